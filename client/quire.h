@@ -1,0 +1,417 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * libquire: the client library of Quire, the KV-cache store for LLM inference.
+ * The only installed header; C11 and C++. Everything here is synchronous unless
+ * its name says `submit`.
+ *
+ * Words: a session is one token sequence of one model. K and V are appended per
+ * layer, sealed by the store into immutable quantized pages, and read back as
+ * attention inputs (fetch) or attended to where they lie (attend).
+ *
+ * Threads: a quire_client may be used by any number of threads. A quire_session
+ * may be read (fetch, attend, info) by any number of threads; appends, truncate
+ * and close of one session must not run at the same time as each other, except
+ * that asynchronous appends may be in flight together when they name different
+ * layers. Closing an object that another thread is using is a programmer error.
+ *
+ * Errors: every call returns a quire_status; 0 is success; results are untouched
+ * on failure. quire_last_error() gives the calling thread's last failure in full.
+ */
+#ifndef QUIRE_H
+#define QUIRE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define QUIRE_API __attribute__((visibility("default")))
+
+/* ---- status ----------------------------------------------------------------------------- */
+
+#ifndef QUIRE_STATUS_DEFINED
+#define QUIRE_STATUS_DEFINED
+typedef int quire_status;
+enum {
+    QUIRE_OK = 0,
+    QUIRE_EINVAL = 1,        /* invalid argument */
+    QUIRE_EVALUE = 2,        /* NaN, infinity, or rounds past 65504 in FP16 */
+    QUIRE_ERANGE = 3,        /* range past the end */
+    QUIRE_EGAP = 4,          /* append starts past the current length */
+    QUIRE_ECONFLICT = 5,     /* repeated append differs from what is stored */
+    QUIRE_ENOTFOUND = 6,     /* no such session or model */
+    QUIRE_EEXIST = 7,        /* exists with other properties */
+    QUIRE_EMISMATCH = 8,     /* model, geometry or page identity does not match */
+    QUIRE_ELEASE = 9,        /* another writer holds the lease */
+    QUIRE_EFENCED = 10,      /* writer epoch is stale: somebody took over */
+    QUIRE_EMISSING = 11,     /* some tokens are no longer stored */
+    QUIRE_ECORRUPT = 12,     /* damaged bytes, stored or received */
+    QUIRE_EFULL = 13,        /* budget is full; retry after the hint */
+    QUIRE_ETOOBIG = 14,      /* larger than a limit */
+    QUIRE_EUNSUPPORTED = 15, /* version, flag or feature */
+    QUIRE_ETIMEOUT = 16,     /* deadline exceeded */
+    QUIRE_ECANCELED = 17,    /* canceled by quire_op_cancel */
+    QUIRE_EUNAVAILABLE = 18, /* server not reachable or shutting down */
+    QUIRE_EPERM = 19,
+    QUIRE_EIO = 20,
+    QUIRE_ENOMEM = 21,
+    QUIRE_EINTERNAL = 22,
+    QUIRE_EAGAIN = 23 /* not ready yet (quire_op_poll) */
+};
+#endif
+
+struct quire_error {
+    quire_status status;
+    uint64_t length;   /* EGAP, ERANGE: current length, tokens */
+    uint64_t position; /* EVALUE, ECONFLICT, EMISSING: first token concerned */
+    uint64_t tokens;   /* EMISSING: how many from there */
+    uint32_t layer, head, channel;
+    uint32_t retry_after_ms; /* EFULL, ELEASE, EUNAVAILABLE: 0 = no hint */
+    uint64_t epoch;          /* ELEASE, EFENCED: epoch of the holder */
+    char text[256];          /* what was wrong, with the value, and what would be right */
+};
+
+/** Phrase and name ("QUIRE_EGAP") of a status; never NULL; static. */
+QUIRE_API const char *quire_status_text(quire_status status);
+QUIRE_API const char *quire_status_name(quire_status status);
+/** Last failure on the calling thread; never NULL; valid until this thread's next call.
+ * Asynchronous: quire_op_error. */
+QUIRE_API const struct quire_error *quire_last_error(void);
+/** "0.1.0". */
+QUIRE_API const char *quire_version(void);
+
+/* ---- client ----------------------------------------------------------------------------- */
+
+typedef struct quire_client quire_client;
+
+struct quire_client_options {
+    size_t struct_bytes; /* sizeof(struct quire_client_options): set by
+                            quire_client_options_init */
+    uint32_t timeout_ms; /* deadline of each call unless it says otherwise; default 30000 */
+    uint32_t connect_ms; /* quire_client_open waits this long for the server; default 5000 */
+    uint32_t threads;    /* receive and decode threads; default 1 */
+    uint32_t streams;    /* parallel fetch streams per call, 1 .. 8; default 1 */
+    uint64_t inflight_bytes; /* most bytes of appends in flight; default 8 MiB */
+    bool encode_pages; /* seal whole pages here when that is fewer bytes on the wire; default
+                          true */
+};
+QUIRE_API void quire_client_options_init(struct quire_client_options *options);
+
+/**
+ * Connect. target: "unix:/path/to/socket" or "host:port". options: NULL = defaults. *out is
+ * owned by the caller. Errors: EINVAL, EUNAVAILABLE (not reachable within connect_ms),
+ * EUNSUPPORTED (server speaks another page version).
+ */
+QUIRE_API quire_status quire_client_open(const char *target,
+                                         const struct quire_client_options *options,
+                                         quire_client **out);
+/** Close; NULL and *client == NULL are allowed. Every session and operation of the client must
+ * be closed before. */
+QUIRE_API void quire_client_close(quire_client **client);
+/** One empty round trip; the call that latencies are compared with. */
+QUIRE_API quire_status quire_client_ping(quire_client *client);
+
+/* ---- model ------------------------------------------------------------------------------ */
+
+enum quire_dtype { QUIRE_F16 = 1, QUIRE_BF16 = 2, QUIRE_F32 = 3 };
+enum quire_rope_stored { QUIRE_ROPE_NONE = 0, QUIRE_ROPE_PRE = 1, QUIRE_ROPE_POST = 2 };
+enum quire_rope_layout { QUIRE_ROPE_HALF = 1, QUIRE_ROPE_INTERLEAVED = 2 };
+enum quire_rope_type {
+    QUIRE_ROPE_DEFAULT = 1,
+    QUIRE_ROPE_LINEAR = 2,
+    QUIRE_ROPE_DYNAMIC = 3,
+    QUIRE_ROPE_YARN = 4,
+    QUIRE_ROPE_LLAMA3 = 5,
+    QUIRE_ROPE_LONGROPE = 6,
+    QUIRE_ROPE_TABLE = 7
+};
+
+/** RoPE parameters; names as in the transformers package. Zero what a variant does not use. */
+struct quire_rope {
+    enum quire_rope_type type;
+    enum quire_rope_layout layout;
+    uint32_t rotary_dim; /* channels rotated, even, <= key_dim */
+    double theta, factor, attention_factor;
+    double beta_fast, beta_slow, mscale, mscale_all_dim;
+    double low_freq_factor, high_freq_factor;
+    uint32_t original_max_position, max_position, seq_len;
+    const float *short_factor, *long_factor; /* LongRoPE: rotary_dim/2 each */
+    const float *inv_freq;                   /* TABLE: rotary_dim/2 */
+};
+
+/** `count` consecutive layers of equal geometry. kv_heads 0: layers without a KV cache. */
+struct quire_layers {
+    uint32_t count;
+    uint32_t query_heads, kv_heads, key_dim, value_dim;
+    uint32_t rope;                      /* index into quire_model.ropes */
+    enum quire_rope_stored rope_stored; /* how the caller hands keys in; PRE quantizes best */
+    uint32_t sliding_window;            /* tokens, 0 = full attention */
+};
+
+struct quire_model {
+    const char *name, *revision, *adapter; /* <= 255 bytes each; NULL = "" */
+    const struct quire_layers *layers;
+    uint32_t layer_runs;
+    const struct quire_rope *ropes;
+    uint32_t rope_count; /* <= 4 */
+};
+
+/** Register (idempotent). fingerprint: 32 bytes out: the id of geometry, RoPE tables, revision
+ * and adapter. */
+QUIRE_API quire_status quire_model_register(quire_client *client,
+                                            const struct quire_model *model,
+                                            uint8_t fingerprint[32]);
+
+/* ---- sessions --------------------------------------------------------------------------- */
+
+typedef struct quire_session quire_session;
+
+enum quire_codec { QUIRE_CODEC_RAW = 1, QUIRE_CODEC_CHAN = 2 };
+enum quire_axis { QUIRE_AXIS_CHANNEL = 1, QUIRE_AXIS_TOKEN = 2 };
+struct quire_codec_spec {
+    enum quire_codec codec;
+    uint32_t bits; /* chan: 2, 3, 4, 8 */
+    enum quire_axis axis;
+    uint32_t group; /* chan: 16, 32, 64, 128 */
+};
+/** How pages are made. Fixed when the session is created. */
+struct quire_policy {
+    uint32_t page_tokens;  /* power of two, 16 .. 512 */
+    uint32_t window;       /* newest tokens never quantized */
+    uint32_t sink_rows;    /* first positions kept in FP16 */
+    uint32_t outlier_rows; /* most outlier tokens a page kept in FP16, <= 4 */
+    struct quire_codec_spec key, value;
+};
+/** K4 per channel, V4 per token, group 32, pages and window of 128, 4 sinks, 4 outliers. */
+QUIRE_API void quire_policy_default(struct quire_policy *policy);
+
+enum {
+    QUIRE_OPEN_CREATE = 1,    /* create when absent */
+    QUIRE_OPEN_EXCLUSIVE = 2, /* with CREATE: EEXIST when present */
+    QUIRE_OPEN_WRITE = 4,     /* take the writer lease */
+    QUIRE_OPEN_FORCE = 8      /* with WRITE: take it over even if it has not expired */
+};
+struct quire_open_options {
+    size_t struct_bytes;
+    uint32_t flags;
+    const uint8_t *fingerprint; /* 32 bytes; needed to create; else compared when given */
+    const struct quire_policy *policy; /* NULL: default on create, whatever is there on open */
+    uint32_t head_shards; /* tensor-parallel workers that append; divides every layer's
+                             kv_heads; default 1 */
+    uint32_t shard;       /* the one this handle appends, 0-based */
+    uint32_t lease_ms;    /* 0: server default; renewed by appends and quire_session_touch */
+    uint64_t ttl_ms;      /* 0: server default; a session unused for so long is dropped */
+};
+QUIRE_API void quire_open_options_init(struct quire_open_options *options);
+
+struct quire_session_info {
+    char name[256];
+    uint8_t fingerprint[32];
+    struct quire_policy policy;
+    uint32_t layer_count, head_shards;
+    uint64_t length;  /* committed: tokens that every lane has */
+    uint64_t longest; /* tokens of the longest lane */
+    uint64_t epoch;
+    bool leased;
+    uint64_t ttl_ms;
+    uint64_t pages, missing_pages;
+    uint64_t page_bytes, tail_bytes, fp16_bytes; /* held, held, and what FP16 would take */
+};
+
+/**
+ * Open or create a session by name (1 .. 255 bytes, no control characters). options: NULL =
+ * open for reading. Errors: ENOTFOUND, EEXIST, ELEASE (epoch and retry_after_ms of the holder),
+ * EMISMATCH, EINVAL, EFULL.
+ */
+QUIRE_API quire_status quire_session_open(quire_client *client, const char *name,
+                                          const struct quire_open_options *options,
+                                          quire_session **out);
+/** Release the handle; a writer gives its lease back. The session stays in the store. NULL
+ * allowed. */
+QUIRE_API void quire_session_close(quire_session **session);
+QUIRE_API quire_status quire_session_info(quire_session *session,
+                                          struct quire_session_info *out);
+/** Keep alive: renew the lease (writers) and the time to live (ttl_ms 0: as before). */
+QUIRE_API quire_status quire_session_touch(quire_session *session, uint64_t ttl_ms);
+/** Cut to `length` tokens (writers). Whole pages go; a cut inside a page needs `length` >=
+ * sealed tokens. ERANGE past the end. */
+QUIRE_API quire_status quire_session_truncate(quire_session *session, uint64_t length);
+/** Copy-on-write fork of `from` at `length` tokens (0: all committed ones) under a new name.
+ * EEXIST, ENOTFOUND, ERANGE. */
+QUIRE_API quire_status quire_session_fork(quire_client *client, const char *from,
+                                          const char *to, uint64_t length);
+/** Remove. ELEASE while a writer holds it, unless force. */
+QUIRE_API quire_status quire_session_drop(quire_client *client, const char *name, bool force);
+/**
+ * Names ascending from the first one greater than `after` (NULL or "": from the start) that
+ * begins with `prefix`. infos: caller's array of `capacity`; *count_out filled; *more_out: ask
+ * again with after = the last name.
+ */
+QUIRE_API quire_status quire_session_list(quire_client *client, const char *prefix,
+                                          const char *after, struct quire_session_info *infos,
+                                          size_t capacity, size_t *count_out, bool *more_out);
+
+struct quire_range {
+    uint64_t position, tokens;
+    uint32_t layer, shard;
+};
+/** Ranges of [position, position + tokens) that are no longer stored, for layers [first_layer,
+ * +layers). ETOOBIG: more than capacity. */
+QUIRE_API quire_status quire_session_lookup(quire_session *session, uint64_t position,
+                                            uint64_t tokens, uint32_t first_layer,
+                                            uint32_t layers, struct quire_range *missing,
+                                            size_t capacity, size_t *count_out);
+
+/* ---- append ----------------------------------------------------------------------------- */
+
+enum quire_durability { QUIRE_MEMORY = 0, QUIRE_DISK = 1 };
+
+/** K and V of `tokens` new tokens for layers [first_layer, +layers). One array entry per layer;
+ * heads of this handle's shard. */
+struct quire_append {
+    uint64_t position; /* first token: the lane's length, or earlier for a repeat (compared,
+                          must be equal) */
+    uint32_t tokens, first_layer, layers;
+    enum quire_dtype dtype;
+    const void *const
+        *key; /* [layers] -> [tokens][heads][key_dim] through the strides, channel stride 1 */
+    const void *const *value;                     /* [layers] -> [tokens][heads][value_dim] */
+    size_t key_token_stride, key_head_stride;     /* bytes; 0 = contiguous */
+    size_t value_token_stride, value_head_stride; /* bytes; 0 = contiguous */
+    const uint32_t *token_ids; /* NULL or [tokens]: lets equal prefixes be shared */
+    enum quire_durability durability;
+    uint32_t timeout_ms; /* 0: the client's */
+};
+
+/**
+ * Append. Returns when acknowledged at the durability asked for. A large append is cut into
+ * messages; when one fails, what was acknowledged before it stays, and length_out (may be NULL)
+ * tells the length of the shortest lane named. Errors: EGAP, ECONFLICT, EVALUE (layer, head,
+ * position, channel in the error), EFENCED, EFULL, EINVAL, EUNSUPPORTED (DISK without a disk
+ * tier), ETIMEOUT, EUNAVAILABLE.
+ */
+QUIRE_API quire_status quire_append(quire_session *session, const struct quire_append *append,
+                                    uint64_t *length_out);
+
+/* ---- fetch ------------------------------------------------------------------------------ */
+
+enum quire_layout { QUIRE_TOKEN_MAJOR = 0, QUIRE_HEAD_MAJOR = 1 };
+
+/** Read tokens x layers x KV heads into the caller's buffers, dequantized. */
+struct quire_fetch {
+    uint64_t position;
+    uint64_t tokens;
+    uint32_t first_layer, layers;
+    uint32_t first_head, heads; /* KV heads of the model; heads 0 = all */
+    enum quire_dtype dtype;
+    enum quire_layout
+        layout; /* used when strides are 0: [tokens][heads][dim] or [heads][tokens][dim] */
+    void *const *key; /* [layers]; NULL, or an entry NULL: not wanted */
+    void *const *value;
+    size_t key_token_stride, key_head_stride; /* bytes; 0 = contiguous in `layout` */
+    size_t value_token_stride, value_head_stride;
+    bool rotate;            /* apply RoPE to keys stored before it */
+    int64_t position_shift; /* added to each position when rotating */
+    uint8_t
+        *page_status; /* NULL, or [layers][pages touched]: 0 delivered, 1 missing, 2 corrupt */
+    uint32_t timeout_ms;
+};
+
+/**
+ * Fetch. Fills what is there; when some pages are not, the rest is still delivered, their rows
+ * in the buffers are untouched, page_status tells which, and the call returns EMISSING or
+ * ECORRUPT (first range in the error). Errors besides: ERANGE (nothing was written), EINVAL,
+ * ETIMEOUT, EUNAVAILABLE.
+ */
+QUIRE_API quire_status quire_fetch(quire_session *session, const struct quire_fetch *fetch);
+/** Entries of page_status a fetch needs: layers * pages touched by [position, position +
+ * tokens). */
+QUIRE_API size_t quire_fetch_pages(const quire_session *session,
+                                   const struct quire_fetch *fetch);
+
+/* ---- attend ----------------------------------------------------------------------------- */
+
+#define QUIRE_WINDOW_NONE UINT32_MAX
+
+/** Attention of given queries over the session's K and V, computed in the store. */
+struct quire_attend {
+    uint32_t first_layer, layers;
+    uint32_t first_query_head, query_heads; /* whole GQA groups; query_heads 0 = all */
+    uint32_t queries;                       /* query positions */
+    const uint64_t *positions;              /* [queries] */
+    enum quire_dtype dtype;                 /* of query */
+    const void
+        *query; /* [layers][queries][query_heads][key_dim], contiguous, already rotated */
+    uint64_t first_token, last_token; /* tokens [first, last); last 0 = all */
+    bool not_causal;
+    uint32_t window;    /* 0: the layer's own; QUIRE_WINDOW_NONE: none */
+    float scale;        /* 0: 1/sqrt(key_dim) */
+    float softcap;      /* 0: none */
+    bool allow_missing; /* attend over what is there instead of EMISSING */
+    float *output;      /* [layers][queries][query_heads][value_dim] */
+    float *lse;         /* [layers][queries][query_heads], may be NULL */
+    uint32_t timeout_ms;
+};
+QUIRE_API quire_status quire_attend(quire_session *session, const struct quire_attend *attend);
+
+/**
+ * Merge partial attention b into a, in place, by log-sum-exp: rows of value_dim floats each,
+ * contiguous; an empty partial (LSE = -inf) is neutral. Pure; any thread.
+ */
+QUIRE_API void quire_merge(float *output_a, float *lse_a, const float *output_b,
+                           const float *lse_b, size_t rows, size_t value_dim);
+
+/* ---- asynchronous forms ----------------------------------------------------------------- */
+
+/**
+ * An operation under way. The argument structs are copied at submit, what they point to (arrays
+ * of pointers, buffers) is borrowed until the operation is done. An op completes exactly once,
+ * also when canceled or timed out.
+ */
+typedef struct quire_op quire_op;
+
+QUIRE_API quire_status quire_append_submit(quire_session *session,
+                                           const struct quire_append *append, quire_op **out);
+QUIRE_API quire_status quire_fetch_submit(quire_session *session,
+                                          const struct quire_fetch *fetch, quire_op **out);
+QUIRE_API quire_status quire_attend_submit(quire_session *session,
+                                           const struct quire_attend *attend, quire_op **out);
+
+/** EAGAIN while running, else the operation's status. Never blocks. */
+QUIRE_API quire_status quire_op_poll(quire_op *op);
+/** Wait until done; timeout_ms UINT32_MAX = for ever. ETIMEOUT: still running (the operation
+ * goes on). */
+QUIRE_API quire_status quire_op_wait(quire_op *op, uint32_t timeout_ms);
+/** Fetch: wait until all of layer `layer` (absolute) has been delivered; layers arrive in
+ * ascending order. */
+QUIRE_API quire_status quire_op_wait_layer(quire_op *op, uint32_t layer, uint32_t timeout_ms);
+/** A file descriptor that becomes readable when the operation is done; owned by the op. -1:
+ * none left. */
+QUIRE_API int quire_op_eventfd(quire_op *op);
+/** Ask to stop; the operation completes soon with ECANCELED unless it was done. Buffers stay
+ * borrowed until then. */
+QUIRE_API void quire_op_cancel(quire_op *op);
+/** Details of a failed operation; never NULL; owned by the op. */
+QUIRE_API const struct quire_error *quire_op_error(const quire_op *op);
+/** Release; waits for completion first. NULL allowed. */
+QUIRE_API void quire_op_free(quire_op **op);
+
+/* ---- server statistics ------------------------------------------------------------------ */
+
+struct quire_metric {
+    char name[64], unit[16], help[160];
+    double value;
+};
+/** The server's counters and gauges; ETOOBIG with *count_out = needed when capacity is too
+ * small. */
+QUIRE_API quire_status quire_stat(quire_client *client, struct quire_metric *metrics,
+                                  size_t capacity, size_t *count_out);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
