@@ -4,18 +4,32 @@
  */
 #include "cpu.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 static _Atomic int chosen = -1; /* atomic: -1 until first asked */
 
+#if defined(__x86_64__)
+/* clang 14's __builtin_cpu_supports does not know f16c. */
+static _Bool has_f16c(void)
+{
+    unsigned a;
+    unsigned b;
+    unsigned c;
+    unsigned d;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+#endif
+
 static enum qr_isa supported(void)
 {
 #if defined(__x86_64__)
     __builtin_cpu_init();
-    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") ||
-        !__builtin_cpu_supports("f16c"))
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !has_f16c())
         return QR_ISA_SCALAR;
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
