@@ -254,6 +254,36 @@ QUIRE_API quire_status quire_session_list(quire_client *client, const char *pref
                                           const char *after, struct quire_session_info *infos,
                                           size_t capacity, size_t *count_out, bool *more_out);
 
+/**
+ * Geometry of layer `layer` of the session's model: *out with count = 1, rope = index for
+ * quire_session_rope. Known since the session was opened: no round trip. Errors: EINVAL.
+ */
+QUIRE_API quire_status quire_session_layer(const quire_session *session, uint32_t layer,
+                                           struct quire_layers *out);
+/**
+ * RoPE table `rope` of the session's model, as type TABLE: layout, rotary_dim,
+ * attention_factor, inv_freq (borrowed from the session). For callers that rotate their
+ * queries themselves. Errors: EINVAL.
+ */
+QUIRE_API quire_status quire_session_rope(const quire_session *session, uint32_t rope,
+                                          struct quire_rope *out);
+
+/** Which page: the one that holds token `position` of the lane of KV head `head` of `layer`. */
+struct quire_page_at {
+    uint64_t position;
+    uint32_t layer, head;
+    uint32_t timeout_ms; /* 0: the client's */
+};
+/**
+ * The encoded page as the store holds it (proto/README.md says what the bytes mean), checked
+ * against its checksum. page: 8-byte aligned. bytes_out: its length, also set on ETOOBIG
+ * (capacity too small: nothing was written). Errors: ERANGE (the token is in the tail, not in a
+ * page yet, or past the end), EMISSING, ECORRUPT, EINVAL.
+ */
+QUIRE_API quire_status quire_session_page(quire_session *session,
+                                          const struct quire_page_at *at, void *page,
+                                          size_t capacity, size_t *bytes_out);
+
 struct quire_range {
     uint64_t position, tokens;
     uint32_t layer, shard;
