@@ -98,6 +98,10 @@ struct qr_model {
     uint8_t fingerprint[QR_HASH_BYTES]; /* set by qr_model_seal */
 };
 
+/** Valid UTF-8 of at most QR_NAME_MAX bytes without control characters (empty is fine); EINVAL
+ * starts with `what`. */
+quire_status qr_name_check(const char *name, const char *what, struct qr_error *e);
+
 /** Check every limit above, then set model->fingerprint (SHA-256 of a canonical little-endian
  * serialization, proto/README.md). */
 quire_status qr_model_seal(struct qr_model *model, struct qr_error *e);
@@ -137,6 +141,14 @@ struct qr_policy {
  * docs/). */
 void qr_policy_default(struct qr_policy *policy);
 quire_status qr_policy_check(const struct qr_policy *policy, struct qr_error *e);
+/** Limits of one codec spec; `tensor` ("key", "value") names it in the error. EINVAL,
+ * EUNSUPPORTED (codec, packing, parameter not known). */
+quire_status qr_spec_check(const struct qr_codec_spec *spec, const char *tensor,
+                           struct qr_error *e);
+/** The same, and page_tokens: a power of two in 16..512 and a multiple of a group that runs
+ * along tokens. */
+quire_status qr_spec_check_tokens(const struct qr_codec_spec *spec, uint32_t page_tokens,
+                                  const char *tensor, struct qr_error *e);
 
 /** Chained block id: SHA-256("quire.block.v1" | parent | token ids LE32); parent of the first
  * block is the fingerprint. */
@@ -147,8 +159,8 @@ void qr_block_id_tokens(const uint8_t parent[QR_HASH_BYTES], const uint32_t *tok
 void qr_block_id_unique(const uint8_t fingerprint[QR_HASH_BYTES],
                         const uint8_t session_uuid[16], uint64_t block_index,
                         uint8_t out[QR_HASH_BYTES]);
-/** Page id: SHA-256(secret | block id | layer, first head, heads | policy): what tiers are
- * keyed by. */
+/** Page id: SHA-256(secret | block id | layer, first head, heads | policy but its window, which
+ * changes no page): what tiers are keyed by. */
 void qr_page_id(const uint8_t namespace_secret[QR_HASH_BYTES],
                 const uint8_t block_id[QR_HASH_BYTES], uint32_t layer, uint16_t first_head,
                 uint16_t heads, const struct qr_policy *policy, uint8_t out[QR_HASH_BYTES]);

@@ -18,6 +18,7 @@
 #define QR_PAGE_ALIGN 64
 #define QR_PAGE_BYTES_MAX (64u << 20)
 #define QR_PAGE_SECTIONS_MAX 11
+#define QR_PAGE_CHECKED_FROM 16 /* the checksum covers this byte to the page's end */
 
 enum qr_payload {
     QR_PAYLOAD_KV = 1,
@@ -156,6 +157,8 @@ void qr_page_finish(void *page);
  */
 quire_status qr_page_open(const void *page, size_t bytes, struct qr_page_view *out,
                           struct qr_error *e);
+/** What a page says it is: the identity that qr_page_begin was given. */
+void qr_page_identity_of(const struct qr_page_header *header, struct qr_page_identity *out);
 /** EMISMATCH naming the first field that differs, both values given. */
 quire_status qr_page_match(const struct qr_page_header *header,
                            const struct qr_page_identity *id, struct qr_error *e);
