@@ -1,0 +1,277 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Configuration: later layers win, every mistake is an error that names key, value,
+ * place and what would be right, and what is printed is read back as the same values.
+ */
+#include "server/config.h"
+#include "tests/test.h"
+
+static struct qr_config *fresh(void)
+{
+    struct qr_config *config = malloc(sizeof(*config));
+
+    assert_non_null(config);
+    qr_config_defaults(config);
+    return config;
+}
+
+static void the_last_layer_wins(void **state)
+{
+    (void)state;
+    char *environment[] = {"HOME=/", "QUIRE_MEMORY=2GiB", "QUIRE_LEASE=5s", NULL};
+    char *argv[] = {"quired", "--lease", "7s", "--max-sessions=9", NULL};
+    static const char yaml[] = "memory: 64MiB\nttl: 2h\nlog_format: json\n";
+    struct qr_config *config = fresh();
+
+    assert_ok(qr_config_yaml(config, yaml, strlen(yaml), "q.yaml", NULL));
+    assert_ok(qr_config_environment(config, environment, NULL));
+    assert_ok(qr_config_flags(config, 4, argv, NULL));
+
+    assert_int_equal(qr_config_number(config, QR_OPTION_ttl), 7200000);
+    assert_int_equal(qr_config_number(config, QR_OPTION_memory), 2ull << 30);
+    assert_int_equal(qr_config_number(config, QR_OPTION_lease), 7000);
+    assert_int_equal(qr_config_number(config, QR_OPTION_max_sessions), 9);
+    assert_string_equal(qr_config_text(config, QR_OPTION_log_format), "json");
+    assert_string_equal(config->values[QR_OPTION_ttl].origin, "q.yaml:2");
+    assert_string_equal(config->values[QR_OPTION_memory].origin, "environment QUIRE_MEMORY");
+    assert_string_equal(config->values[QR_OPTION_lease].origin, "flag --lease");
+    assert_string_equal(config->values[QR_OPTION_huge_pages].origin, "default");
+    free(config);
+}
+
+static void a_bad_value_is_refused_and_changes_nothing(void **state)
+{
+    static const struct {
+        const char *yaml, *message;
+    } cases[] = {
+        {"memory: 12", "c:1: memory is \"12\", must be a size such as 512MiB"},
+        {"memory: 1MiB", "c:1: memory is \"1MiB\", must be 16MiB .. 64TiB"},
+        {"memory: 99999999999999999TiB", "must be a size"},
+        {"memory: 8GB", "must be a size"},
+        {"memory: -1GiB", "must be a size"},
+        {"lease: 30", "c:1: lease is \"30\", must be a duration such as 30s"},
+        {"lease: 30s x", "must be a duration"},
+        {"\nserver_threads: 0", "c:2: server_threads is \"0\", must be 1 .. 64"},
+        {"server_threads: two", "must be a whole number"},
+        {"huge_pages: maybe", "must be true or false"},
+        {"log_level: loud", "log_level is \"loud\", must be one of debug, info, warn, error"},
+        {"log_level: (debug", "must be one of"},
+        {"log_level: ''", "must be one of"},
+        {"listen: []", "an empty list"},
+        {"listen: {a: b}", "a value must be plain text or a list of it"},
+        {"listen: [[a]]", "an item of a list must be plain text"},
+        {"listen: [\"a,b\"]", "an item of a list contains a comma"},
+        {"memory: [1GiB]", "a sequence where one value belongs"},
+        {"memory: 1GiB\nmemory: 2GiB", "c:2: this key was given before"},
+        {"memori: 1GiB", "unknown key \"memori\"; the nearest known key is \"memory\""},
+        {"? [a]\n: b", "a key must be plain text"},
+        {"- a", "the file must be one mapping"},
+        {"memory: 1GiB\n---\nttl: 1h", "a second document"},
+        {"memory: 'x", "not YAML"},
+        {"ready_file: \"a\\0b\"", "a value contains a NUL"},
+        {"ready_file: \"a\\nb\"", "must be printable ASCII"},
+    };
+    (void)state;
+
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct qr_config *config = fresh();
+        struct qr_error e = {0};
+        const quire_status status =
+            qr_config_yaml(config, cases[i].yaml, strlen(cases[i].yaml), "c", &e);
+        if (status != QUIRE_EINVAL || !strstr(e.text, cases[i].message))
+            fail_msg("%s: status %d, \"%s\"", cases[i].yaml, status, e.text);
+        assert_int_equal(qr_config_number(config, QR_OPTION_lease), 30000);
+        free(config);
+    }
+}
+
+static void an_empty_file_sets_nothing(void **state)
+{
+    static const char *const cases[] = {"", "# nothing\n", "---\n", "\n\n"};
+    (void)state;
+
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct qr_config *config = fresh(), *standard = fresh();
+        assert_ok(qr_config_yaml(config, cases[i], strlen(cases[i]), "c", NULL));
+        assert_memory_equal(config, standard, sizeof(*config));
+        free(config);
+        free(standard);
+    }
+}
+
+static void a_typo_names_the_nearest_key(void **state)
+{
+    static const struct {
+        const char *typo, *nearest;
+    } cases[] = {{"lisen", "\"listen\""},
+                 {"max-sesions", "\"max_sessions\""},
+                 {"drain", "\"drain_timeout\""},
+                 {"attendthreads", "\"attend_threads\""},
+                 {"HUGEPAGE", "\"huge_pages\""}};
+    (void)state;
+
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct qr_error e = {0};
+        enum qr_option option;
+        assert_status(QUIRE_EINVAL, qr_config_find(cases[i].typo, "here", &option, &e));
+        if (!strstr(e.text, cases[i].nearest))
+            fail_msg("%s: \"%s\"", cases[i].typo, e.text);
+    }
+}
+
+static void the_environment_refuses_typos_only(void **state)
+{
+    char *typo[] = {"QUIRE_MEMROY=1GiB", NULL};
+    char *others[] = {"QUIRE_ISA=scalar",
+                      "QUIRE_PORT=tcp://10.0.0.1:7440",
+                      "QUIRE_SERVICE_HOST=10",
+                      "QUIRE_CONFIG=/q.yaml",
+                      "QUIRE_GOLDEN=/g",
+                      "QUIREX=1",
+                      NULL};
+    struct qr_error e = {0};
+    struct qr_config *config = fresh();
+    (void)state;
+
+    assert_ok(qr_config_environment(config, others, &e));
+    assert_status(QUIRE_EINVAL, qr_config_environment(config, typo, &e));
+    assert_non_null(strstr(e.text, "environment QUIRE_MEMROY"));
+    assert_non_null(strstr(e.text, "\"memory\""));
+    free(config);
+}
+
+static void a_repeated_list_flag_adds_and_replaces_lower_layers(void **state)
+{
+    char *argv[] = {"quired", "--listen", "unix:/a", "--listen=127.0.0.1:0", NULL};
+    char item[QR_OPTION_TEXT_MAX + 1];
+    struct qr_config *config = fresh();
+    (void)state;
+
+    assert_ok(qr_config_flags(config, 4, argv, NULL));
+    assert_true(qr_config_item(config, QR_OPTION_listen, 0, item));
+    assert_string_equal(item, "unix:/a");
+    assert_true(qr_config_item(config, QR_OPTION_listen, 1, item));
+    assert_string_equal(item, "127.0.0.1:0");
+    assert_false(qr_config_item(config, QR_OPTION_listen, 2, item));
+    free(config);
+}
+
+static void bad_flags_are_refused(void **state)
+{
+    static const struct {
+        const char *flag, *message;
+    } cases[] = {
+        {"memory", "\"memory\" is no flag"},
+        {"-m", "\"-m\" is no flag"},
+        {"--", "\"--\" is no flag"},
+        {"--memory", "flag --memory needs a value"},
+        {"--version=1", "flag --version takes no value"},
+        {"--ready-fd=x", "flag --ready-fd is \"x\""},
+    };
+    (void)state;
+
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        char flag[32];
+        char *argv[] = {"quired", flag, NULL};
+        struct qr_command command;
+        struct qr_error e = {0};
+        snprintf(flag, sizeof(flag), "%s", cases[i].flag);
+        assert_status(QUIRE_EINVAL, qr_command_parse(2, argv, NULL, &command, &e));
+        if (!strstr(e.text, cases[i].message))
+            fail_msg("%s: \"%s\"", cases[i].flag, e.text);
+    }
+}
+
+static void the_command_line_is_read_in_any_order(void **state)
+{
+    char *argv[] = {"quired",         "--memory", "1GiB",
+                    "--check-config", "--config", "/etc/some.yaml",
+                    "--ready-fd=3",   "--help",   NULL};
+    char *environment[] = {"QUIRE_CONFIG=/other.yaml", NULL};
+    struct qr_command command;
+    (void)state;
+
+    assert_ok(qr_command_parse(8, argv, environment, &command, NULL));
+    assert_true(command.check && command.help && !command.print && !command.version);
+    assert_string_equal(command.file, "/etc/some.yaml");
+    assert_int_equal(command.ready_fd, 3);
+    assert_ok(qr_command_parse(1, argv, environment, &command, NULL));
+    assert_string_equal(command.file, "/other.yaml");
+}
+
+static void what_is_printed_is_read_back(void **state)
+{
+    char *argv[] = {"quired",
+                    "--listen=unix:/it's",
+                    "--listen",
+                    "localhost:1",
+                    "--lease=1500ms",
+                    "--memory=3GiB",
+                    "--drain_timeout=0s",
+                    "--ready_file=#x: y",
+                    NULL};
+    struct qr_config *config = fresh(), *again = fresh();
+    char *text = NULL;
+    size_t bytes = 0;
+    (void)state;
+
+    assert_ok(qr_config_flags(config, 8, argv, NULL));
+    FILE *out = open_memstream(&text, &bytes);
+    assert_non_null(out);
+    qr_config_print(config, out);
+    fclose(out);
+
+    struct qr_error e = {0};
+    if (qr_config_yaml(again, text, bytes, "printed", &e))
+        fail_msg("%s", e.text);
+    for (int i = 0; i < QR_OPTION_COUNT; i++) {
+        assert_int_equal(again->values[i].number, config->values[i].number);
+        assert_string_equal(again->values[i].text, config->values[i].text);
+    }
+    free(text);
+    free(config);
+    free(again);
+}
+
+static void limits_across_options_are_checked(void **state)
+{
+    struct qr_config *config = fresh();
+    struct qr_error e = {0};
+    (void)state;
+
+    assert_ok(qr_config_check(config, &e));
+    assert_ok(qr_config_set(config, QR_OPTION_max_message_bytes, "64MiB", false, "t", &e));
+    assert_ok(qr_config_set(config, QR_OPTION_wire_memory, "64MiB", false, "t", &e));
+    assert_status(QUIRE_EINVAL, qr_config_check(config, &e));
+    assert_non_null(strstr(e.text, "wire_memory"));
+    free(config);
+}
+
+static void a_missing_file_is_named(void **state)
+{
+    struct qr_config *config = fresh();
+    struct qr_error e = {0};
+    (void)state;
+
+    assert_status(QUIRE_EIO, qr_config_file(config, "/nowhere/q.yaml", &e));
+    assert_non_null(strstr(e.text, "/nowhere/q.yaml"));
+    free(config);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_last_layer_wins),
+        cmocka_unit_test(a_bad_value_is_refused_and_changes_nothing),
+        cmocka_unit_test(an_empty_file_sets_nothing),
+        cmocka_unit_test(a_typo_names_the_nearest_key),
+        cmocka_unit_test(the_environment_refuses_typos_only),
+        cmocka_unit_test(a_repeated_list_flag_adds_and_replaces_lower_layers),
+        cmocka_unit_test(bad_flags_are_refused),
+        cmocka_unit_test(the_command_line_is_read_in_any_order),
+        cmocka_unit_test(what_is_printed_is_read_back),
+        cmocka_unit_test(limits_across_options_are_checked),
+        cmocka_unit_test(a_missing_file_is_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
