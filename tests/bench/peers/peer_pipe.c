@@ -157,8 +157,9 @@ static int pipe_append(struct store *s, const struct workload *w)
         char key[32];
         char head[LINE_MAX_BYTES];
         snprintf(key, sizeof(key), "block%u", i);
+        const int head_bytes = d->set_head(head, key, bytes);
         struct iovec part[3] = {
-            {head, (size_t)d->set_head(head, key, bytes)},
+            {head, (size_t)head_bytes},
             {from + i * bytes, bytes},
             {(char[2]){'\r', '\n'}, 2},
         };
@@ -174,7 +175,8 @@ static int send_get(struct store *s, uint32_t i)
     char key[32];
     char head[LINE_MAX_BYTES];
     snprintf(key, sizeof(key), "block%u", i);
-    return write_all(s->fd, &(struct iovec){head, (size_t)d->get_head(head, key)}, 1);
+    const int head_bytes = d->get_head(head, key);
+    return write_all(s->fd, &(struct iovec){head, (size_t)head_bytes}, 1);
 }
 
 static int read_value(struct reader *r, const struct dialect *d, char *into, size_t bytes)

@@ -87,8 +87,8 @@ static void lay_blocks(const struct workload *w, uint16_t *blocks)
 static int time_passes(struct store *s, const struct workload *w, uint32_t passes,
                        struct speeds *out)
 {
-    double append_s[MAX_PASSES];
-    double fetch_s[MAX_PASSES];
+    double append_s[MAX_PASSES] = {0};
+    double fetch_s[MAX_PASSES] = {0};
     for (uint32_t i = 0; i < passes; i++) {
         const double start = now_s();
         if (s->ops->append(s, w))
@@ -106,7 +106,7 @@ static int time_passes(struct store *s, const struct workload *w, uint32_t passe
 
 static double memcpy_speed(const struct workload *w, uint32_t passes)
 {
-    double seconds[MAX_PASSES];
+    double seconds[MAX_PASSES] = {0};
     for (uint32_t i = 0; i < passes; i++) {
         const double start = now_s();
         memcpy(w->into, w->blocks, workload_bytes(w));
