@@ -23,7 +23,7 @@ static inline uint8_t *golden_read(const char *path, size_t *bytes)
     FILE *f = fopen(path, "rb");
     if (!f)
         fail_msg("cannot open %s", path);
-    fseek(f, 0, SEEK_END);
+    assert_int_equal(fseek(f, 0, SEEK_END), 0);
     *bytes = (size_t)ftell(f);
     rewind(f);
     uint8_t *out = malloc(*bytes + 1);

@@ -5,9 +5,6 @@
  */
 #include "kernels.h"
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include "proto/quant.h"
 
 static quire_status value_error(const void *row, enum qr_dtype dtype, uint32_t token,
@@ -68,9 +65,7 @@ void qr_rows_expand(const struct qr_rows *in, uint32_t tokens, uint32_t heads, u
 uint32_t qr_row_digest(const uint16_t *k, size_t k_elements, const uint16_t *v,
                        size_t v_elements)
 {
-    XXH3_state_t state;
-    XXH3_64bits_reset(&state);
-    XXH3_64bits_update(&state, k, k_elements * sizeof(*k));
-    XXH3_64bits_update(&state, v, v_elements * sizeof(*v));
-    return (uint32_t)XXH3_64bits_digest(&state);
+    const struct qr_span spans[] = {{k, k_elements * sizeof(*k), 0, 1},
+                                    {v, v_elements * sizeof(*v), 0, 1}};
+    return (uint32_t)qr_checksum_spans(spans, 2);
 }

@@ -84,8 +84,8 @@ static void compare_scales(const struct encoded *c, const uint8_t *scales,
     for (uint32_t i = 0; i < shape[0] * shape[1]; i++) {
         const uint32_t row = i / shape[1], column = i % shape[1];
         const uint32_t at = channels ? row * 2 * shape[1] + column : 2 * i;
-        if (memcmp(&ours[at], scales + 2 * i, 2) ||
-            memcmp(&ours[at + (channels ? shape[1] : 1)], minima + 2 * i, 2))
+        if (memcmp(&ours[at], scales + 2 * i, 2) != 0 ||
+            memcmp(&ours[at + (channels ? shape[1] : 1)], minima + 2 * i, 2) != 0)
             fail_msg("%s: scale or minimum of group %u differs", name, i);
     }
 }
@@ -108,7 +108,7 @@ static void golden_cases_match(void)
         compare_scales(&c, scales, golden_case_tensor(&g, item, "min", NULL), shape, name);
         const uint8_t *decoded = golden_case_tensor(&g, item, "decoded", shape);
         for (uint32_t i = 0; i < shape[0] * shape[1]; i++)
-            if (memcmp(&c.y[i], decoded + 2 * i, 2))
+            if (memcmp(&c.y[i], decoded + 2 * i, 2) != 0)
                 fail_msg("%s: value %u is %04x", name, i, c.y[i]);
         cases++;
     }
