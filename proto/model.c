@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "sha256.h"
+#include "utf8.h"
 
 size_t qr_dtype_bytes(enum qr_dtype dtype)
 {
@@ -23,30 +24,6 @@ size_t qr_dtype_bytes(enum qr_dtype dtype)
     return 0;
 }
 
-/* Length of the UTF-8 sequence at `s` (its string ends with NUL), 0 when it is not one:
- * overlong forms, surrogates and code points past U+10FFFF are not. */
-static size_t utf8_sequence(const unsigned char *s)
-{
-    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
-    const size_t n = s[0] < 0x80             ? 1
-                     : (s[0] & 0xe0) == 0xc0 ? 2
-                     : (s[0] & 0xf0) == 0xe0 ? 3
-                     : (s[0] & 0xf8) == 0xf0 ? 4
-                                             : 0;
-    if (n < 2)
-        return n;
-
-    uint32_t point = s[0] & (0xffu >> (n + 1));
-    for (size_t i = 1; i < n; i++) {
-        if ((s[i] & 0xc0) != 0x80)
-            return 0;
-        point = point << 6 | (s[i] & 0x3fu);
-    }
-    if (point < least[n] || point > 0x10ffff || (point >= 0xd800 && point <= 0xdfff))
-        return 0;
-    return n;
-}
-
 quire_status qr_name_check(const char *name, const char *what, struct qr_error *e)
 {
     const size_t length = strnlen(name, QR_NAME_MAX + 1);
@@ -55,8 +32,8 @@ quire_status qr_name_check(const char *name, const char *what, struct qr_error *
 
     const unsigned char *s = (const unsigned char *)name;
     for (size_t i = 0, n; i < length; i += n) {
-        n = utf8_sequence(s + i);
-        if (n == 0)
+        n = utf8_length(s[i]);
+        if (n > length - i || !utf8_valid(s + i, n))
             return qr_error_set(e, QUIRE_EINVAL, "%s is not UTF-8 at byte %zu (0x%02x)", what,
                                 i, s[i]);
         if (s[i] < 0x20 || s[i] == 0x7f)

@@ -44,23 +44,24 @@ enum qr_rope_type {
 };
 
 /** What a RoPE variant is computed from; names follow the transformers package's
- * rope_parameters. */
+ * rope_parameters. 0 = not given. */
 struct qr_rope_params {
     enum qr_rope_type type;
     enum qr_rope_layout layout;
-    uint32_t rotary_dim; /* even, <= key_dim; channels past it pass through */
-    double theta;
-    double factor;
-    double attention_factor;                  /* 0: derive it from the variant */
-    double beta_fast, beta_slow;              /* YaRN */
-    double mscale, mscale_all_dim;            /* YaRN */
+    uint32_t rotary_dim;         /* even, <= key_dim; channels past it pass through */
+    double theta;                /* > 1, but for TABLE */
+    double factor;               /* YaRN, LongRoPE: 0 = max_position / original_max_position */
+    double attention_factor;     /* 0: derive it from the variant */
+    double beta_fast, beta_slow; /* YaRN; 0: 32 and 1 */
+    double mscale, mscale_all_dim;            /* YaRN; both or neither */
     double low_freq_factor, high_freq_factor; /* Llama-3 */
-    uint32_t original_max_position;
-    uint32_t max_position; /* LongRoPE: deployed length, for the attention factor */
-    uint32_t seq_len;      /* dynamic and LongRoPE: length that the table is for */
-    bool truncate_off;     /* YaRN: keep the correction range fractional */
+    uint32_t original_max_position; /* dynamic: 0 = max_position; YaRN, Llama-3, LongRoPE */
+    uint32_t max_position;          /* deployed length */
+    uint32_t seq_len;               /* dynamic and LongRoPE: length that the table is for */
+    bool truncate_off;              /* YaRN: keep the correction range fractional */
     float short_factor[QR_DIM_MAX / 2],
         long_factor[QR_DIM_MAX / 2]; /* LongRoPE, rotary_dim/2 each */
+    float inv_freq[QR_DIM_MAX / 2];  /* TABLE, rotary_dim/2 */
 };
 
 /** The table that all variants come down to; this, not the parameters, enters the fingerprint.

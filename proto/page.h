@@ -166,6 +166,15 @@ quire_status qr_page_match(const struct qr_page_header *header,
 /** XXH3-64 with the widest vectors this CPU has: same value on every ISA. */
 uint64_t qr_checksum(const void *bytes, size_t n);
 
+/** `count` pieces of `bytes` bytes, `stride` bytes apart. */
+struct qr_span {
+    const void *first;
+    size_t bytes, stride;
+    uint32_t count;
+};
+/** qr_checksum of the pieces of all spans, one after the other. */
+uint64_t qr_checksum_spans(const struct qr_span *spans, size_t n);
+
 static inline bool qr_page_is_raw(const uint8_t *raw_bitmap, uint32_t token)
 {
     return (raw_bitmap[token / 8] >> (token % 8)) & 1;

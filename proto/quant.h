@@ -81,16 +81,23 @@ QR_FORMULA uint16_t qr_bf16_from_f32(float x)
     return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
-/** Orders finite FP16 values as integers; -0 comes before +0, so that a group's minimum is
- * unique. The map is its own inverse. */
+/** Orders finite FP16 values as integers; -0 and +0 are equal. */
 QR_FORMULA int16_t qr_f16_key(uint16_t h)
 {
-    return (int16_t)(h & 0x8000u ? h ^ 0x7fffu : h);
+    const int16_t magnitude = (int16_t)(h & 0x7fffu);
+    return (int16_t)(h & 0x8000u ? -magnitude : magnitude);
 }
 
-QR_FORMULA uint16_t qr_f16_from_key(int16_t key)
+/** Minimum of a running minimum and the next member: the later one when they are equal, so
+ * that a minimum of zero has the sign of the group's last zero. */
+QR_FORMULA uint16_t qr_quant_minimum(uint16_t minimum, uint16_t next)
 {
-    return (uint16_t)(key < 0 ? (uint16_t)key ^ 0x7fffu : (uint16_t)key);
+    return qr_f16_key(next) <= qr_f16_key(minimum) ? next : minimum;
+}
+
+QR_FORMULA uint16_t qr_quant_maximum(uint16_t maximum, uint16_t next)
+{
+    return qr_f16_key(next) >= qr_f16_key(maximum) ? next : maximum;
 }
 
 /** Largest code: 2^bits - 1. */

@@ -1,5 +1,56 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Not written yet.
+ * The codec table and the choice of kernels for this CPU. Must not know how a
+ * codec computes.
  */
-extern int quire_not_empty;
+#include "kernels.h"
+
+#include "proto/cpu.h"
+
+static const struct qr_codec_ops *const codecs[] = {&qr_codec_raw, &qr_codec_chan};
+
+const struct qr_codec_ops *qr_codec(uint16_t id)
+{
+    for (size_t i = 0; i < sizeof(codecs) / sizeof(codecs[0]); i++)
+        if (codecs[i]->id == id)
+            return codecs[i];
+    return NULL;
+}
+
+static quire_status check_tensor(const struct qr_tensor *tensor, const char *which,
+                                 struct qr_error *e)
+{
+    const struct qr_codec_ops *ops = qr_codec(tensor->spec.codec);
+    if (!ops)
+        return qr_error_set(e, QUIRE_EUNSUPPORTED,
+                            "%s codec %u is unknown; known: 1 (raw), 2 (chan)", which,
+                            tensor->spec.codec);
+    if (tensor->dim < QR_DIM_MIN || tensor->dim > QR_DIM_MAX || tensor->dim % 8)
+        return qr_error_set(e, QUIRE_EINVAL, "%s dim %u is not a multiple of 8 in %d..%d",
+                            which, tensor->dim, QR_DIM_MIN, QR_DIM_MAX);
+    return ops->check(tensor, e);
+}
+
+quire_status qr_codec_check(const struct qr_page_identity *id, struct qr_error *e)
+{
+    const struct qr_tensor key = {id->key, id->page_tokens, id->heads, id->key_dim};
+    const struct qr_tensor value = {id->value, id->page_tokens, id->heads, id->value_dim};
+    if (!id->heads || id->heads > QR_HEADS_MAX)
+        return qr_error_set(e, QUIRE_EINVAL, "%u heads; a lane has 1..%d", id->heads,
+                            QR_HEADS_MAX);
+    if (!id->page_tokens || id->page_tokens > QR_PAGE_TOKENS_MAX)
+        return qr_error_set(e, QUIRE_EINVAL, "%u tokens a page; allowed are 1..%d",
+                            id->page_tokens, QR_PAGE_TOKENS_MAX);
+    const quire_status status = check_tensor(&key, "key", e);
+    return status ? status : check_tensor(&value, "value", e);
+}
+
+const struct qr_row_kernels *qr_row_kernels(void)
+{
+    return &qr_rows_scalar;
+}
+
+const struct qr_chan_kernels *qr_chan_kernels(void)
+{
+    return &qr_chan_scalar;
+}

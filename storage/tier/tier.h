@@ -12,12 +12,13 @@
 
 #include "proto/status.h"
 
-/** Where a page lies in a tier; opaque to everybody else. Zero bytes = nothing. */
+/** Where a page lies in a tier; opaque to everybody else. Zero bytes = nothing. 12 bytes, since
+ * every page of the index has one. */
 struct qr_slot {
-    uint64_t where;
-    uint32_t bytes;  /* asked for */
     uint32_t region; /* slots of one region share a piece of the medium that only becomes free
-                        as a whole */
+                        as a whole; below regions_max */
+    uint32_t number; /* slot within the region */
+    uint32_t bytes;  /* asked for */
 };
 
 struct qr_tier_stat {
@@ -34,6 +35,7 @@ typedef void qr_tier_done(void *arg, quire_status status);
 
 struct qr_tier {
     const struct qr_tier_ops *ops; /* const */
+    uint32_t regions_max;          /* const: regions are numbered from 0 */
 };
 
 struct qr_tier_ops {
@@ -42,6 +44,9 @@ struct qr_tier_ops {
     /** Space for `bytes`; never blocks. EFULL: free slots first (a whole region when sizes
      * differ); ETOOBIG: can never fit. */
     quire_status (*reserve)(struct qr_tier *tier, size_t bytes, struct qr_slot *out);
+    /** Bytes that a slot for `bytes` takes: equal results can replace each other in a region.
+     */
+    size_t (*rounded)(struct qr_tier *tier, size_t bytes);
     /** Give a slot back; its bytes are gone. The store calls it only when no pin is left. */
     void (*release)(struct qr_tier *tier, struct qr_slot *slot);
     /** Address of a slot's bytes, 64-byte aligned, valid until release; NULL when the medium is

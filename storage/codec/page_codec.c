@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Whole pages: FP16 rows in, a finished page out, and back. Layout and checksum
+ * are proto/page.h's, arithmetic the codecs'. Must not know sessions or tiers.
+ */
+#include "kernels.h"
+
+#include <string.h>
+
+size_t qr_page_bytes_max(const struct qr_page_identity *id, const struct qr_policy *policy)
+{
+    const uint32_t rows = (uint32_t)policy->sink_rows + policy->outlier_rows;
+    return qr_page_bytes(id, rows < id->page_tokens ? rows : id->page_tokens);
+}
+
+static struct qr_tensor tensor_of(const struct qr_page_identity *id, enum qr_which which)
+{
+    const bool key = which == QR_KEY;
+    return (struct qr_tensor){key ? id->key : id->value, id->page_tokens, id->heads,
+                              key ? id->key_dim : id->value_dim};
+}
+
+static void copy_raw_rows(const struct qr_rows *in, const struct qr_tensor *t,
+                          const uint8_t *bitmap, uint16_t *out)
+{
+    for (uint32_t token = 0; token < t->tokens; token++)
+        if (qr_page_is_raw(bitmap, token))
+            for (uint32_t head = 0; head < t->heads; head++, out += t->dim)
+                memcpy(out, in->data + token * in->token_stride + head * in->head_stride,
+                       t->dim * sizeof(*out));
+}
+
+static void encode_tensor(const struct qr_tensor *t, const struct qr_rows *in,
+                          const uint8_t *bitmap, uint8_t *codes, uint8_t *scales, uint16_t *raw)
+{
+    qr_codec(t->spec.codec)->encode(t, in, bitmap, codes, scales);
+    if (raw)
+        copy_raw_rows(in, t, bitmap, raw);
+}
+
+static struct qr_span token_span(const struct qr_rows *rows, const struct qr_tensor *t,
+                                 uint32_t token)
+{
+    return (struct qr_span){rows->data + token * rows->token_stride, t->dim * sizeof(uint16_t),
+                            rows->head_stride * sizeof(uint16_t), t->heads};
+}
+
+/** Everything behind the header: both tensors, raw rows, digests. */
+static void fill_sections(const struct qr_page_identity *id, const struct qr_rows *key,
+                          const struct qr_rows *value, const uint8_t *bitmap,
+                          const struct qr_page_sections *out)
+{
+    const struct qr_tensor k = tensor_of(id, QR_KEY), v = tensor_of(id, QR_VALUE);
+    encode_tensor(&k, key, bitmap, out->key_codes, out->key_scales, out->key_raw);
+    encode_tensor(&v, value, bitmap, out->value_codes, out->value_scales, out->value_raw);
+    for (uint32_t token = 0; token < id->page_tokens; token++) {
+        const struct qr_span spans[] = {token_span(key, &k, token),
+                                        token_span(value, &v, token)};
+        out->digests[token] = (uint32_t)qr_checksum_spans(spans, 2);
+    }
+}
+
+quire_status qr_page_encode(const struct qr_page_identity *id, const struct qr_policy *policy,
+                            const struct qr_rows *key, const struct qr_rows *value, void *page,
+                            size_t capacity, size_t *bytes_out, struct qr_error *e)
+{
+    uint8_t bitmap[QR_PAGE_TOKENS_MAX / 8];
+    struct qr_page_sections sections;
+    quire_status status = qr_codec_check(id, e);
+    if (status)
+        return status;
+    const uint32_t raw_rows = qr_page_choose_raw(id, policy, key, value, bitmap);
+    const size_t bytes = qr_page_bytes(id, raw_rows);
+    if (bytes > capacity)
+        return qr_error_set(e, QUIRE_ETOOBIG, "page of %zu bytes in a buffer of %zu", bytes,
+                            capacity);
+    status = qr_page_begin(page, bytes, id, bitmap, &sections, e);
+    if (status)
+        return status;
+    fill_sections(id, key, value, bitmap, &sections);
+    qr_page_finish(page);
+    *bytes_out = bytes;
+    return QUIRE_OK;
+}
+
+void qr_page_expand(const struct qr_page_view *page, enum qr_which which,
+                    const struct qr_expand *to)
+{
+    const bool key = which == QR_KEY;
+    struct qr_page_identity id;
+    struct qr_expand range = *to;
+    qr_page_identity_of(page->header, &id);
+    const struct qr_tensor t = tensor_of(&id, which);
+    range.raw_bitmap = page->header->raw_bitmap;
+    range.raw_rows = key ? page->key_raw : page->value_raw;
+    qr_codec(t.spec.codec)
+        ->expand(&t, key ? page->key_codes : page->value_codes,
+                 key ? page->key_scales : page->value_scales, &range);
+}
