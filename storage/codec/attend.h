@@ -18,11 +18,14 @@ struct qr_attend_queries {
     const uint64_t *positions; /* [count]: absolute position of each row */
     float scale, softcap;      /* softcap 0 = off */
     bool causal;
-    uint64_t window;      /* 0 = off: else t > p - window */
-    uint64_t first, last; /* tokens [first, last) take part, absolute */
+    uint64_t window;                  /* 0 = off: else t > p - window */
+    uint64_t first, last;             /* tokens [first, last) take part, absolute */
+    const float *rotation_by_channel; /* NULL, or qr_attend_rotation_by_channel of the page's
+                                         rotation: saves a transposition in every call */
 };
 
-/** Running state, one per query row; owner: the calling thread. */
+/** Running state, one per query row; owner: the calling thread. Channels from value_dim up to
+ * the next multiple of 16 are scratch. */
 struct qr_attend_acc {
     float *max;        /* [count], start -INFINITY */
     float *sum;        /* [count], start 0 */
@@ -30,10 +33,21 @@ struct qr_attend_acc {
     size_t out_stride; /* floats, >= value_dim, multiple of 16 */
 };
 
-/** Scratch bytes a call may use for any page of this shape, 64-byte aligned. */
+/** Scratch bytes a call may use for any page of this shape, 64-byte aligned; for
+ * qr_attend_rows, page_tokens is the most rows that a call passes. */
 size_t qr_attend_scratch_bytes(uint32_t page_tokens, uint32_t key_dim, uint32_t value_dim,
                                uint32_t count);
 
+/**
+ * Transpose a page's rotation (qr_rotation_make) to [rotary_dim][tokens]: what the kernels on
+ * the codes read. One table serves all layers, heads and calls at these positions, so a caller
+ * that keeps it gains about a tenth. out: tokens * rotary_dim floats, 64-byte aligned; tokens
+ * and rotary_dim of the page.
+ */
+void qr_attend_rotation_by_channel(const float *rotation, uint32_t tokens, uint32_t rotary_dim,
+                                   float *out);
+
+/** Start of an accumulation: nothing seen yet. */
 void qr_attend_reset(struct qr_attend_acc *acc, uint32_t count, uint32_t value_dim);
 
 /**

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Private to attention: the loops that exist once per instruction set, and the
+ * source of keys and values that the driver (attend.c) runs them over. Kernels
+ * know neither pages nor positions, only tiles of FP32 and packed codes.
+ */
+#ifndef QR_ATTEND_KERNELS_H
+#define QR_ATTEND_KERNELS_H
+
+#include "attend.h"
+
+#define QR_ATTEND_ROWS 16u          /* query rows taken at a time */
+#define QR_ATTEND_TILE_BYTES 40960u /* most that the key kernels put into scratch */
+#define QR_ATTEND_BLOCK 32u /* tokens expanded at a time where codes are not used directly */
+
+static inline uint32_t qr_attend_round16(uint32_t n)
+{
+    return (n + 15u) & ~15u;
+}
+
+/**
+ * Some query rows and where their scores and outputs go. Dims are rounded up to 16, and the
+ * padding of q and of FP32 key and value rows is zero.
+ */
+struct qr_attend_part {
+    uint32_t rows; /* 1 .. QR_ATTEND_ROWS */
+    uint32_t key_dim, value_dim;
+    const float *q; /* [rows][key_dim] */
+    float *z; /* [rows][z_stride]: raw scores, then weights; column = token of the source */
+    size_t z_stride; /* multiple of 16 */
+    float *out;      /* [rows][out_stride] */
+    size_t out_stride;
+    uint8_t *scratch; /* the source's own, 64-byte aligned */
+};
+
+/** Softmax of one row over columns [first, last), both multiples of 16. */
+struct qr_attend_softmax {
+    float scale, softcap;
+    uint32_t first, last;
+    uint32_t low, high; /* columns that this row sees; all others get weight 0 */
+    float max, sum;     /* running, updated */
+    float rescale;      /* set: what the old output is to be multiplied by */
+};
+
+/** Keys of one head, 2 or 4 bits per channel. */
+struct qr_attend_key_codes {
+    const uint8_t *codes;   /* [tokens][row_bytes] */
+    const uint16_t *scales; /* [tokens / group][2][dim] FP16 */
+    uint32_t dim, bits, group, row_bytes;
+    const float
+        *turn; /* [rotary_dim][turn_stride]: cosines, then sines; token last. NULL: none */
+    uint32_t turn_stride, rotary_dim;
+    enum qr_rope_layout layout;
+};
+
+/** Values of one head, 2 or 4 bits per token. */
+struct qr_attend_value_codes {
+    const uint8_t *codes;   /* [tokens][row_bytes] */
+    const uint16_t *scales; /* [tokens][groups][2] FP16 */
+    uint32_t dim, bits, group, groups, row_bytes;
+};
+
+struct qr_attend_kernels {
+    /** z[row][first + t] = <q_row, key_t>; key: FP32 [tokens][key_dim]. */
+    void (*scores)(const struct qr_attend_part *part, uint32_t first, uint32_t tokens,
+                   const float *key);
+    /** Scores to weights in place, running maximum and sum updated. */
+    void (*softmax)(float *z, struct qr_attend_softmax *s);
+    /** out[row] += sum of z[row][first + t] value_t; value: FP32 [tokens][value_dim]. */
+    void (*add)(const struct qr_attend_part *part, uint32_t first, uint32_t tokens,
+                const float *value);
+    /** FP16 row to FP32, rotated when rotation (cosines, then sines) is not NULL. */
+    void (*load)(const uint16_t *row, uint32_t dim, const float *rotation, uint32_t rotary_dim,
+                 enum qr_rope_layout layout, float *out);
+    /** x[i] *= factor, n a multiple of 16. */
+    void (*scale)(float *x, uint32_t n, float factor);
+    /** Scores of tokens [first, last), multiples of 32, on the codes; NULL: not on this ISA. */
+    void (*key_codes)(const struct qr_attend_part *part, const struct qr_attend_key_codes *key,
+                      uint32_t first, uint32_t last);
+    /** Weighted sum of values [first, last), multiples of 16, on the codes; NULL likewise. */
+    void (*value_codes)(const struct qr_attend_part *part,
+                        const struct qr_attend_value_codes *value, uint32_t first,
+                        uint32_t last);
+};
+
+extern const struct qr_attend_kernels qr_attend_scalar;
+#if defined(__x86_64__)
+extern const struct qr_attend_kernels qr_attend_avx2, qr_attend_avx512;
+#endif
+
+/** Kernels of the instruction set in use (qr_isa). */
+const struct qr_attend_kernels *qr_attend_kernels(void);
+
+/** Keys and values of one head, in whatever form. */
+struct qr_attend_source {
+    uint32_t tokens, key_dim, value_dim;
+    uint64_t first_position;
+    /** Fill z of tokens [first, last). */
+    void (*scores)(const struct qr_attend_source *source, const struct qr_attend_part *part,
+                   uint32_t first, uint32_t last);
+    /** Add the weighted values of tokens [first, last); may change z. */
+    void (*add)(const struct qr_attend_source *source, const struct qr_attend_part *part,
+                uint32_t first, uint32_t last);
+};
+
+/** Add a source to acc. scratch: qr_attend_scratch_bytes. */
+void qr_attend_run(const struct qr_attend_source *source,
+                   const struct qr_attend_queries *queries, struct qr_attend_acc *acc,
+                   void *scratch);
+
+#endif

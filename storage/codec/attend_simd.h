@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The attention kernels that read the same at every vector width: softmax,
+ * weighted sum of FP32 rows, loading of FP16 rows. The including file defines
+ * the vector (LANES, vf and the v_ operations) first, and is the only one that
+ * names instructions.
+ */
+#ifndef QR_ATTEND_SIMD_H
+#define QR_ATTEND_SIMD_H
+
+#define INLINE static inline __attribute__((always_inline))
+
+/**
+ * e^x within 2 ulp for -87 <= x <= 88; smaller x give e^-87, larger ones e^88.
+ * x = n ln 2 + r, |r| <= ln 2 / 2, Taylor series to r^6 (next term: 1.2e-7 of the value).
+ */
+INLINE vf v_exp(vf x)
+{
+    x = v_min(v_set1(88.0f), v_max(v_set1(-87.0f), x)); /* in this order NaN stays NaN */
+    const vf n = v_round(v_mul(x, v_set1(0x1.715476p+0f)));
+    vf r = v_fma(n, v_set1(-0x1.62e4p-1f), x); /* ln 2 in two parts, n * first is exact */
+    r = v_fma(n, v_set1(-0x1.7f7d1cp-20f), r);
+    vf p = v_fma(r, v_set1(1.0f / 720), v_set1(1.0f / 120));
+    p = v_fma(p, r, v_set1(1.0f / 24));
+    p = v_fma(p, r, v_set1(1.0f / 6));
+    p = v_fma(p, r, v_set1(0.5f));
+    p = v_fma(p, r, v_set1(1.0f));
+    p = v_fma(p, r, v_set1(1.0f));
+    return v_scale2(p, n);
+}
+
+/** softcap * tanh(z / softcap), tanh(x) = 1 - 2 / (e^2x + 1): absolute error 1e-7 softcap. */
+INLINE vf v_cap(vf z, float softcap)
+{
+    const vf e = v_exp(v_mul(z, v_set1(2.0f / softcap)));
+    const vf t = v_div(v_set1(2.0f), v_add(e, v_set1(1.0f)));
+    return v_mul(v_set1(softcap), v_sub(v_set1(1.0f), t));
+}
+
+INLINE vf softmax_scores(float *z, const struct qr_attend_softmax *s, bool capped)
+{
+    vf max = v_set1(s->max);
+    for (uint32_t t = s->first; t < s->last; t += LANES) {
+        vf x = v_mul(v_load(z + t), v_set1(s->scale));
+        if (capped)
+            x = v_cap(x, s->softcap);
+        x = v_keep(x, t, s->low, s->high, v_set1(-INFINITY));
+        v_store(z + t, x);
+        max = v_max(x, max);
+    }
+    return max;
+}
+
+static void softmax(float *z, struct qr_attend_softmax *s)
+{
+    const float old = s->max;
+    const float max = v_reduce_max(s->softcap > 0.0f ? softmax_scores(z, s, true)
+                                                     : softmax_scores(z, s, false));
+    vf sum = v_set1(0.0f);
+    for (uint32_t t = s->first; t < s->last; t += LANES) {
+        const vf p = v_exp(v_sub(v_load(z + t), v_set1(max)));
+        const vf kept = v_keep(p, t, s->low, s->high, v_set1(0.0f));
+        v_store(z + t, kept);
+        sum = v_add(sum, kept);
+    }
+    s->rescale = old == max ? 1.0f : expf(old - max);
+    s->max = max;
+    s->sum = s->sum * s->rescale + v_reduce_add(sum);
+}
+
+static void scale(float *x, uint32_t n, float factor)
+{
+    for (uint32_t i = 0; i < n; i += LANES)
+        v_store(x + i, v_mul(v_load(x + i), v_set1(factor)));
+}
+
+/** `rows` rows, `vectors` vectors of channels from `channel` on: the accumulators stay in
+ * registers over all tokens. */
+INLINE void add_columns(const struct qr_attend_part *part, uint32_t row, uint32_t rows,
+                        uint32_t channel, uint32_t vectors, uint32_t first, uint32_t tokens,
+                        const float *value)
+{
+    vf sum[ADD_ROWS][ADD_VECTORS];
+    const float *weight = part->z + row * part->z_stride + first;
+    float *out = part->out + row * part->out_stride + channel;
+    for (uint32_t r = 0; r < rows; r++)
+        for (uint32_t v = 0; v < vectors; v++)
+            sum[r][v] = v_load(out + r * part->out_stride + v * LANES);
+    for (uint32_t t = 0; t < tokens; t++) {
+        const float *x = value + (size_t)t * part->value_dim + channel;
+        for (uint32_t r = 0; r < rows; r++) {
+            const vf w = v_set1(weight[r * part->z_stride + t]);
+            for (uint32_t v = 0; v < vectors; v++)
+                sum[r][v] = v_fma(w, v_load(x + v * LANES), sum[r][v]);
+        }
+    }
+    for (uint32_t r = 0; r < rows; r++)
+        for (uint32_t v = 0; v < vectors; v++)
+            v_store(out + r * part->out_stride + v * LANES, sum[r][v]);
+}
+
+static void add(const struct qr_attend_part *part, uint32_t first, uint32_t tokens,
+                const float *value)
+{
+    for (uint32_t row = 0; row < part->rows;) {
+        const bool full = part->rows - row >= ADD_ROWS;
+        uint32_t channel = 0;
+        for (; channel + ADD_VECTORS * LANES <= part->value_dim; channel += ADD_VECTORS * LANES)
+            if (full)
+                add_columns(part, row, ADD_ROWS, channel, ADD_VECTORS, first, tokens, value);
+            else
+                add_columns(part, row, 1, channel, ADD_VECTORS, first, tokens, value);
+        for (; channel < part->value_dim; channel += LANES)
+            if (full)
+                add_columns(part, row, ADD_ROWS, channel, 1, first, tokens, value);
+            else
+                add_columns(part, row, 1, channel, 1, first, tokens, value);
+        row += full ? ADD_ROWS : 1;
+    }
+}
+
+INLINE void rotate_half(float *restrict x1, float *restrict x2, const float *restrict cosine,
+                        const float *restrict sine, uint32_t pairs)
+{
+    for (uint32_t i = 0; i < pairs; i++) {
+        const float a = x1[i], b = x2[i];
+        x1[i] = fmaf(a, cosine[i], -(b * sine[i]));
+        x2[i] = fmaf(b, cosine[i], a * sine[i]);
+    }
+}
+
+INLINE void rotate_interleaved(float *restrict x, const float *restrict cosine,
+                               const float *restrict sine, uint32_t pairs)
+{
+    for (uint32_t i = 0; i < pairs; i++) {
+        const float a = x[2 * i], b = x[2 * i + 1];
+        x[2 * i] = fmaf(a, cosine[i], -(b * sine[i]));
+        x[2 * i + 1] = fmaf(b, cosine[i], a * sine[i]);
+    }
+}
+
+static void load(const uint16_t *row, uint32_t dim, const float *rotation, uint32_t rotary_dim,
+                 enum qr_rope_layout layout, float *out)
+{
+    for (uint32_t i = 0; i < dim; i += 8) /* dims are multiples of 8 */
+        v_widen8(row + i, out + i);
+    if (!rotation)
+        return;
+    const uint32_t pairs = rotary_dim / 2;
+    if (layout == QR_ROPE_HALF)
+        rotate_half(out, out + pairs, rotation, rotation + pairs, pairs);
+    else
+        rotate_interleaved(out, rotation, rotation + pairs, pairs);
+}
+
+#endif
