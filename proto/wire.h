@@ -61,9 +61,9 @@ void qr_wire_arena_reset(struct qr_wire_arena *arena);
 /**
  * Unpack a message of `type` (&quire__v1__..._descriptor) into the arena. Checked first, on any
  * bytes: wire format, nesting up to QR_WIRE_DEPTH_MAX, wire type of each known field, strings
- * UTF-8 without NUL, no singular sub-message twice. *out is valid until the arena is reset and
- * may point into the fragments' copy there; cast it to the message's type. Errors: EINVAL
- * (malformed, with message, field and byte), ETOOBIG (arena full).
+ * UTF-8 without NUL, no singular sub-message twice. *out is valid until the arena is reset;
+ * cast it to the message's type. Errors: EINVAL (malformed, with message and field), ETOOBIG
+ * (arena full; about 4 times the message's bytes are enough for messages of many small fields).
  */
 quire_status qr_wire_unpack(const ProtobufCMessageDescriptor *type,
                             const struct qr_wire_fragment *fragments, size_t count,
@@ -117,7 +117,7 @@ size_t qr_wire_status_pack(const struct qr_error *e, uint8_t out[QR_WIRE_STATUS_
 /** Read them back; false (out untouched) when they are damaged or hold no ErrorDetail. A code
  * of no known status becomes EINTERNAL. */
 bool qr_wire_status_parse(const uint8_t *bytes, size_t n, struct qr_error *out);
-/** Status for a gRPC code that came without details; 0 for 0. */
+/** Status for a gRPC code that came without details, so from gRPC itself; 0 for 0. */
 quire_status qr_wire_status_of_grpc(int grpc_code);
 
 /* ---- AppendRequest ---------------------------------------------------------------------- */
