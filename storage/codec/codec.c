@@ -47,10 +47,22 @@ quire_status qr_codec_check(const struct qr_page_identity *id, struct qr_error *
 
 const struct qr_row_kernels *qr_row_kernels(void)
 {
+#if defined(__x86_64__)
+    if (qr_isa() >= QR_ISA_AVX512)
+        return &qr_rows_avx512;
+    if (qr_isa() >= QR_ISA_AVX2)
+        return &qr_rows_avx2;
+#endif
     return &qr_rows_scalar;
 }
 
 const struct qr_chan_kernels *qr_chan_kernels(void)
 {
+#if defined(__x86_64__)
+    if (qr_isa() >= QR_ISA_AVX512)
+        return &qr_chan_avx512;
+    if (qr_isa() >= QR_ISA_AVX2)
+        return &qr_chan_avx2;
+#endif
     return &qr_chan_scalar;
 }

@@ -62,8 +62,8 @@ struct qr_chan_kernels {
                          const uint8_t *scales, const struct qr_expand *to);
 };
 
-extern const struct qr_row_kernels qr_rows_scalar;
-extern const struct qr_chan_kernels qr_chan_scalar;
+extern const struct qr_row_kernels qr_rows_scalar, qr_rows_avx2, qr_rows_avx512;
+extern const struct qr_chan_kernels qr_chan_scalar, qr_chan_avx2, qr_chan_avx512;
 
 /** Kernels of the instruction set in use (qr_isa). */
 const struct qr_row_kernels *qr_row_kernels(void);

@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The `chan` kernels for AVX2. Must not be entered on a CPU without it.
+ */
+#include "vector_avx2.h"
+
+#include "chan_simd.h"
+
+const struct qr_chan_kernels qr_chan_avx2 = {encode_channels, encode_token, decode_channels,
+                                             decode_token, NULL};
