@@ -117,6 +117,11 @@ static void scores(const struct qr_attend_part *part, uint32_t first, uint32_t t
                 dot1(part->q + row * dim, key + (size_t)t * dim, dim);
 }
 
-const struct qr_attend_kernels qr_attend_avx512 = {
-    scores, softmax, add, load, scale, qr_attend_key_codes_avx512, NULL};
+const struct qr_attend_kernels qr_attend_avx512 = {scores,
+                                                   softmax,
+                                                   add,
+                                                   load,
+                                                   scale,
+                                                   qr_attend_key_codes_avx512,
+                                                   qr_attend_value_codes_avx512};
 #endif

@@ -98,7 +98,7 @@ struct qr_attend_source {
     /** Fill z of tokens [first, last). */
     void (*scores)(const struct qr_attend_source *source, const struct qr_attend_part *part,
                    uint32_t first, uint32_t last);
-    /** Add the weighted values of tokens [first, last); may change z. */
+    /** Add the weighted values of tokens [first, last). */
     void (*add)(const struct qr_attend_source *source, const struct qr_attend_part *part,
                 uint32_t first, uint32_t last);
 };

@@ -78,7 +78,8 @@ static void raw_scores(const struct page_source *s, const struct qr_attend_part 
     }
 }
 
-/** Add the raw rows in [first, last), then take their weight away from the codes. */
+/** Add the raw rows in [first, last). On the codes they count nothing: their per-token scales
+ * and minima are 0 (docs/FORMULAS.md). */
 static void raw_add(const struct page_source *s, const struct qr_attend_part *part,
                     uint32_t first, uint32_t last)
 {
@@ -94,8 +95,6 @@ static void raw_add(const struct page_source *s, const struct qr_attend_part *pa
         qr_attend_kernels()->load(s->page->value_raw + at * h->value_dim, h->value_dim, NULL, 0,
                                   QR_ROPE_HALF, row);
         qr_attend_kernels()->add(part, t, 1, row);
-        for (uint32_t r = 0; r < part->rows; r++)
-            part->z[r * part->z_stride + t] = 0.0f;
     }
 }
 
