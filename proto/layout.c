@@ -92,8 +92,8 @@ quire_status qr_page_layout(const struct qr_page_identity *id, uint32_t raw_rows
 {
     size_t end = sizeof(struct qr_page_header);
     *out = (struct page_layout){0};
-    for (uint16_t type = QR_SECTION_KEY_CODES; type <= QR_SECTION_ROW_DIGESTS; type++) {
-        const size_t bytes = section_bytes(id, raw_rows, type);
+    for (unsigned type = QR_SECTION_KEY_CODES; type <= QR_SECTION_ROW_DIGESTS; type++) {
+        const size_t bytes = section_bytes(id, raw_rows, (uint16_t)type);
         if (bytes == 0)
             continue;
         if (bytes > QR_PAGE_BYTES_MAX || end + bytes > QR_PAGE_BYTES_MAX)
@@ -103,7 +103,7 @@ quire_status qr_page_layout(const struct qr_page_identity *id, uint32_t raw_rows
                                 id->page_tokens, id->heads, id->key_dim, id->value_dim,
                                 QR_PAGE_BYTES_MAX);
         out->sections[out->section_count++] = (struct qr_page_section){
-            .type = type, .offset = (uint32_t)end, .bytes = (uint32_t)bytes};
+            .type = (uint16_t)type, .offset = (uint32_t)end, .bytes = (uint32_t)bytes};
         end = (end + bytes + QR_PAGE_ALIGN - 1) / QR_PAGE_ALIGN * QR_PAGE_ALIGN;
     }
     out->page_bytes = (uint32_t)end;

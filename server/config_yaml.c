@@ -63,6 +63,8 @@ static quire_status item(struct reader *r, enum qr_option option, bool append)
 {
     if (memchr(r->event.data.scalar.value, ',', r->event.data.scalar.length))
         return refuse(r, "an item of a list contains a comma");
+    if (r->event.data.scalar.length == 0)
+        return refuse(r, "an empty item in a list");
     return scalar(r, option, append);
 }
 

@@ -104,8 +104,8 @@ static void well_formed_headers_are_taken(void **state)
     static const char *const headers[] = {
         "{}",
         "{\"__metadata__\":{\"k\":\"v\"}}   ",
-        "{\"a\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]},"
-        "\"b\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[0,1]}}",
+        ("{\"a\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]},"
+         "\"b\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[0,1]}}"),
     };
     static const size_t data_bytes[] = {0, 0, 1};
     (void)state;
