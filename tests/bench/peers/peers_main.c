@@ -195,7 +195,7 @@ static void workload_free(struct workload *w)
 static int parse_options(int argc, char **argv, struct options *o)
 {
     *o = (struct options){.mib = 252, .passes = 3, .transports = {1, 1}};
-    for (int i = 1; i < argc; i++) {
+    for (int i = 1; i < argc; i += 2) {
         const char *next = i + 1 < argc ? argv[i + 1] : "";
         if (strcmp(argv[i], "--mib") == 0)
             o->mib = (uint32_t)strtoul(next, NULL, 10);
@@ -206,7 +206,6 @@ static int parse_options(int argc, char **argv, struct options *o)
             o->transports[TRANSPORT_TCP] = strcmp(next, "tcp") == 0;
         } else
             return -1;
-        i++;
     }
     const int any = o->transports[0] || o->transports[1];
     return any && o->passes >= 1 && o->passes <= MAX_PASSES && o->mib >= 12 ? 0 : -1;
