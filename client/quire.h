@@ -93,8 +93,8 @@ struct quire_client_options {
     uint32_t timeout_ms; /* deadline of each call unless it says otherwise; default 30000 */
     uint32_t connect_ms; /* quire_client_open waits this long for the server; default 5000 */
     uint32_t threads;    /* receive and decode threads; default 1 */
-    uint32_t streams;    /* parallel fetch streams per call, 1 .. 8; default 1 */
-    uint64_t inflight_bytes; /* most bytes of appends in flight; default 8 MiB */
+    uint64_t inflight_bytes; /* most bytes of an append sent and not acknowledged yet; default
+                                8 MiB */
     bool encode_pages; /* seal whole pages here when that is fewer bytes on the wire; default
                           true */
 };
@@ -138,6 +138,7 @@ struct quire_rope {
     double beta_fast, beta_slow, mscale, mscale_all_dim;
     double low_freq_factor, high_freq_factor;
     uint32_t original_max_position, max_position, seq_len;
+    bool truncate_off;                       /* YaRN: keep the correction range fractional */
     const float *short_factor, *long_factor; /* LongRoPE: rotary_dim/2 each */
     const float *inv_freq;                   /* TABLE: rotary_dim/2 */
 };

@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Calls that name sessions instead of holding them (list, fork, drop), look-ups
+ * of missing ranges, and the conversions of infos and policies.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "client_op.h"
+#include "client_session.h"
+
+static struct quire_codec_spec spec_to(const struct qr_codec_spec *from)
+{
+    return (struct quire_codec_spec){.codec = (enum quire_codec)from->codec,
+                                     .bits = from->bits,
+                                     .axis = (enum quire_axis)from->axis,
+                                     .group = from->group};
+}
+
+void qr_client_policy_to(const struct qr_policy *from, struct quire_policy *to)
+{
+    *to = (struct quire_policy){.page_tokens = from->page_tokens,
+                                .window = from->window,
+                                .sink_rows = from->sink_rows,
+                                .outlier_rows = from->outlier_rows,
+                                .key = spec_to(&from->key),
+                                .value = spec_to(&from->value)};
+}
+
+static quire_status narrow(const char *field, uint32_t value, uint32_t max, uint16_t *out,
+                           struct qr_error *e)
+{
+    if (value > max)
+        return qr_error_set(e, QUIRE_EINVAL, "policy.%s is %u; at most %u", field, value, max);
+    *out = (uint16_t)value;
+    return QUIRE_OK;
+}
+
+/* packing: what this version writes, as the default policy has it. */
+static quire_status spec_from(const struct quire_codec_spec *from, struct qr_codec_spec *to,
+                              struct qr_error *e)
+{
+    struct qr_policy defaults;
+    uint16_t bits = 16;
+    const bool chan = from->codec == QUIRE_CODEC_CHAN;
+
+    if (from->codec != QUIRE_CODEC_RAW && !chan)
+        return qr_error_set(e, QUIRE_EINVAL, "policy: codec %d is unknown; 1 raw, 2 chan",
+                            (int)from->codec);
+    memset(to, 0, sizeof(*to));
+    qr_policy_default(&defaults);
+    to->codec = (uint16_t)from->codec;
+    if (chan) {
+        if (narrow("bits", from->bits, 8, &bits, e) ||
+            narrow("group", from->group, 128, &to->group, e))
+            return e->status;
+        to->axis = (uint8_t)from->axis;
+        to->packing = defaults.key.packing;
+    }
+    to->bits = (uint8_t)bits;
+    return QUIRE_OK;
+}
+
+quire_status qr_client_policy_from(const struct quire_policy *from, struct qr_policy *to,
+                                   struct qr_error *e)
+{
+    struct qr_error why;
+
+    memset(to, 0, sizeof(*to));
+    if (narrow("page_tokens", from->page_tokens, QR_PAGE_TOKENS_MAX, &to->page_tokens, &why) ||
+        narrow("window", from->window, QR_WINDOW_MAX, &to->window, &why) ||
+        narrow("sink_rows", from->sink_rows, QR_PAGE_TOKENS_MAX, &to->sink_rows, &why) ||
+        narrow("outlier_rows", from->outlier_rows, QR_OUTLIERS_MAX, &to->outlier_rows, &why) ||
+        spec_from(&from->key, &to->key, &why) || spec_from(&from->value, &to->value, &why) ||
+        qr_policy_check(to, &why)) {
+        if (e)
+            *e = why;
+        return why.status;
+    }
+    return QUIRE_OK;
+}
+
+quire_status qr_client_info_from(const Quire__V1__SessionInfo *from,
+                                 struct quire_session_info *to, struct qr_error *e)
+{
+    struct qr_policy policy;
+    struct quire_session_info info = {.head_shards = from->head_shards,
+                                      .length = from->length,
+                                      .longest = from->longest,
+                                      .epoch = from->epoch,
+                                      .leased = from->leased != 0,
+                                      .ttl_ms = from->ttl_ms,
+                                      .pages = from->page_count,
+                                      .missing_pages = from->missing_pages,
+                                      .page_bytes = from->page_bytes,
+                                      .tail_bytes = from->tail_bytes,
+                                      .fp16_bytes = from->fp16_bytes};
+
+    if (qr_wire_policy_from(from->policy, &policy, e) ||
+        qr_wire_fingerprint(&from->fingerprint, "fingerprint", info.fingerprint, e)) {
+        e->status = QUIRE_ECORRUPT;
+        return QUIRE_ECORRUPT;
+    }
+    snprintf(info.name, sizeof(info.name), "%s", from->name);
+    qr_client_policy_to(&policy, &info.policy);
+    *to = info;
+    return QUIRE_OK;
+}
+
+quire_status quire_session_fork(quire_client *client, const char *from, const char *to,
+                                uint64_t length)
+{
+    struct qr_error e;
+    Quire__V1__ForkSessionRequest request = QUIRE__V1__FORK_SESSION_REQUEST__INIT;
+
+    if (!client)
+        return qr_client_fail_text(QUIRE_EINVAL, "client is NULL");
+    if (qr_client_check_name("from", from, &e) || qr_client_check_name("to", to, &e))
+        return qr_client_fail(&e);
+    request.from = (char *)(uintptr_t)from;
+    request.to = (char *)(uintptr_t)to;
+    request.length = length;
+    return qr_control_plain(client, QR_METHOD_FORK_SESSION, &request.base,
+                            &quire__v1__session_info__descriptor, false);
+}
+
+quire_status quire_session_drop(quire_client *client, const char *name, bool force)
+{
+    struct qr_error e;
+    Quire__V1__DropSessionRequest request = QUIRE__V1__DROP_SESSION_REQUEST__INIT;
+
+    if (!client)
+        return qr_client_fail_text(QUIRE_EINVAL, "client is NULL");
+    if (qr_client_check_name("name", name, &e))
+        return qr_client_fail(&e);
+    request.name = (char *)(uintptr_t)name;
+    request.force = force;
+    return qr_control_plain(client, QR_METHOD_DROP_SESSION, &request.base,
+                            &quire__v1__drop_session_reply__descriptor, false);
+}
+
+/* One reply's worth of names into infos; *count_out and *more_out of this reply. */
+static quire_status list_some(quire_client *client, Quire__V1__ListSessionsRequest *request,
+                              struct quire_session_info *infos, size_t *count_out,
+                              bool *more_out)
+{
+    struct quire_op *op;
+    struct qr_error e;
+    quire_status status = qr_control(client, QR_METHOD_LIST_SESSIONS, &request->base,
+                                     &quire__v1__list_sessions_reply__descriptor, true, &op);
+    if (status)
+        return status;
+
+    const Quire__V1__ListSessionsReply *reply = (const void *)op->reply_message;
+    const size_t n = reply->n_sessions;
+    if (n > request->limit)
+        status = qr_error_set(&e, QUIRE_ECORRUPT, "ListSessions: %zu names; asked for %u", n,
+                              request->limit);
+    for (size_t i = 0; !status && i < n; i++)
+        status = qr_client_info_from(reply->sessions[i], &infos[i], &e);
+    *count_out = n;
+    *more_out = reply->more != 0 && n > 0;
+    qr_op_recycle(op);
+    return status ? qr_client_fail(&e) : QUIRE_OK;
+}
+
+quire_status quire_session_list(quire_client *client, const char *prefix, const char *after,
+                                struct quire_session_info *infos, size_t capacity,
+                                size_t *count_out, bool *more_out)
+{
+    Quire__V1__ListSessionsRequest request = QUIRE__V1__LIST_SESSIONS_REQUEST__INIT;
+    size_t count = 0;
+    bool more = true;
+
+    if (!client || !count_out || !more_out || !infos)
+        return qr_client_fail_text(QUIRE_EINVAL, "%s is NULL",
+                                   !client      ? "client"
+                                   : !infos     ? "infos"
+                                   : !count_out ? "count_out"
+                                                : "more_out");
+    if (capacity == 0)
+        return qr_client_fail_text(QUIRE_EINVAL, "capacity is 0; at least 1");
+    request.prefix = (char *)(uintptr_t)(prefix ? prefix : "");
+    request.after = (char *)(uintptr_t)(after ? after : "");
+    while (more && count < capacity) {
+        size_t n = 0;
+        request.limit = (uint32_t)(capacity - count < 1000 ? capacity - count : 1000);
+        const quire_status status = list_some(client, &request, infos + count, &n, &more);
+        if (status)
+            return status;
+        count += n;
+        if (count)
+            request.after = infos[count - 1].name;
+    }
+    *count_out = count;
+    *more_out = more;
+    return QUIRE_OK;
+}
+
+quire_status quire_session_lookup(quire_session *session, uint64_t position, uint64_t tokens,
+                                  uint32_t first_layer, uint32_t layers,
+                                  struct quire_range *missing, size_t capacity,
+                                  size_t *count_out)
+{
+    struct quire_op *op;
+    Quire__V1__LookupRequest request = QUIRE__V1__LOOKUP_REQUEST__INIT;
+
+    if (!session || !count_out || (capacity && !missing))
+        return qr_client_fail_text(QUIRE_EINVAL, "%s is NULL",
+                                   !session     ? "session"
+                                   : !count_out ? "count_out"
+                                                : "missing");
+    request.session = session->handle;
+    request.position = position;
+    request.tokens = tokens;
+    request.first_layer = first_layer;
+    request.layers = layers;
+    const quire_status status = qr_control(session->client, QR_METHOD_LOOKUP, &request.base,
+                                           &quire__v1__lookup_reply__descriptor, true, &op);
+    if (status)
+        return status;
+    const Quire__V1__LookupReply *reply = (const void *)op->reply_message;
+    const size_t n = reply->n_missing;
+    const bool fits = n <= capacity && !reply->more;
+    for (size_t i = 0; fits && i < n; i++) {
+        const Quire__V1__TokenRange *r = reply->missing[i];
+        missing[i] = (struct quire_range){
+            .position = r->position, .tokens = r->tokens, .layer = r->layer, .shard = r->shard};
+    }
+    qr_op_recycle(op);
+    if (!fits)
+        return qr_client_fail_text(QUIRE_ETOOBIG,
+                                   "%zu ranges or more are missing; capacity is %zu: ask for "
+                                   "fewer layers or tokens",
+                                   n, capacity);
+    *count_out = n;
+    return QUIRE_OK;
+}
