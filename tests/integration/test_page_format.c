@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A page is what proto/README.md says: a decoder written from that page in another language
+ * (page_format/decode) reads the values that the codecs expand, bit for bit.
+ */
+#include "tests/test.h"
+
+#include <unistd.h>
+
+#include "storage/codec/codec.h"
+
+#define TOKENS 32
+#define HEADS 2
+#define KEY_DIM 40
+#define VALUE_DIM 24
+#define KEY_ELEMENTS (TOKENS * HEADS * KEY_DIM)
+#define VALUE_ELEMENTS (TOKENS * HEADS * VALUE_DIM)
+
+static const struct qr_codec_spec raw = {.codec = QR_CODEC_RAW, .bits = 16};
+
+static struct qr_codec_spec chan(uint8_t bits, uint8_t axis, uint16_t group)
+{
+    return (struct qr_codec_spec){
+        .codec = QR_CODEC_CHAN, .bits = bits, .axis = axis, .group = group};
+}
+
+/* FP16 numbers of magnitude 1/16 to 8, either sign. */
+static void random_rows(uint16_t *rows, size_t n, uint32_t seed)
+{
+    for (size_t i = 0; i < n; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        const uint32_t exponent = 11 + (seed >> 20) % 7;
+        rows[i] = (uint16_t)((seed >> 16 & 0x8000u) | exponent << 10 | (seed >> 8 & 0x3ffu));
+    }
+}
+
+static void *encode(const struct qr_codec_spec *key, const struct qr_codec_spec *value,
+                    size_t *bytes)
+{
+    static uint16_t k[KEY_ELEMENTS], v[VALUE_ELEMENTS];
+    const struct qr_page_identity id = {.layer = 1,
+                                        .heads = HEADS,
+                                        .key_dim = KEY_DIM,
+                                        .value_dim = VALUE_DIM,
+                                        .rope_stored = QR_ROPE_PRE,
+                                        .rope_layout = QR_ROPE_HALF,
+                                        .page_tokens = TOKENS,
+                                        .key = *key,
+                                        .value = *value};
+    const struct qr_policy policy = {
+        .page_tokens = TOKENS, .sink_rows = 2, .outlier_rows = 4, .key = *key, .value = *value};
+    const struct qr_rows key_rows = {k, HEADS * KEY_DIM, KEY_DIM};
+    const struct qr_rows value_rows = {v, HEADS * VALUE_DIM, VALUE_DIM};
+    random_rows(k, KEY_ELEMENTS, 1);
+    random_rows(v, VALUE_ELEMENTS, 2);
+    for (size_t i = 0; i < HEADS * KEY_DIM; i++)
+        k[17 * HEADS * KEY_DIM + i] = 0x5000; /* token 17: an outlier */
+
+    const size_t capacity = qr_page_bytes_max(&id, &policy);
+    void *page = aligned_alloc(QR_PAGE_ALIGN, capacity);
+    assert_non_null(page);
+    assert_ok(
+        qr_page_encode(&id, &policy, &key_rows, &value_rows, page, capacity, bytes, NULL));
+    return page;
+}
+
+static void expand(const struct qr_page_view *view, enum qr_which which, uint32_t dim,
+                   uint16_t *out)
+{
+    const struct qr_expand to = {.token_count = TOKENS,
+                                 .head_count = HEADS,
+                                 .dtype = QR_F16,
+                                 .dst = out,
+                                 .token_stride = 2ul * HEADS * dim,
+                                 .head_stride = 2ul * dim};
+    qr_page_expand(view, which, &to);
+}
+
+static void write_file(const char *path, const void *bytes, size_t n)
+{
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(bytes, 1, n, file), n);
+    assert_int_equal(fclose(file), 0);
+}
+
+static void decode(const char *path, uint16_t *out, size_t elements)
+{
+    char command[4096];
+    const char *source = getenv("QUIRE_SOURCE");
+    snprintf(command, sizeof(command), "python3 '%s/tests/integration/page_format/decode' '%s'",
+             source ? source : ".", path);
+    FILE *pipe = popen(command, "r");
+    assert_non_null(pipe);
+    assert_int_equal(fread(out, 2, elements, pipe), elements);
+    assert_int_equal(fgetc(pipe), EOF);
+    assert_int_equal(pclose(pipe), 0);
+}
+
+static void a_stranger_reads_the_same_values(void **state)
+{
+    const struct qr_codec_spec pairs[][2] = {
+        {chan(4, QR_AXIS_CHANNEL, 32), chan(4, QR_AXIS_TOKEN, 32)},
+        {chan(2, QR_AXIS_CHANNEL, 16), chan(3, QR_AXIS_TOKEN, 16)},
+        {chan(3, QR_AXIS_TOKEN, 128), chan(8, QR_AXIS_CHANNEL, 16)},
+        {chan(8, QR_AXIS_TOKEN, 64), chan(2, QR_AXIS_CHANNEL, 32)},
+        {raw, chan(4, QR_AXIS_TOKEN, 32)},
+        {raw, raw},
+    };
+    static uint16_t ours[KEY_ELEMENTS + VALUE_ELEMENTS], theirs[KEY_ELEMENTS + VALUE_ELEMENTS];
+    char path[64] = "/tmp/quire-page-XXXXXX";
+    (void)state;
+    const int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+    for (size_t i = 0; i < ARRAY_LEN(pairs); i++) {
+        struct qr_page_view view;
+        size_t bytes;
+        void *page = encode(&pairs[i][0], &pairs[i][1], &bytes);
+        assert_ok(qr_page_open(page, bytes, &view, NULL));
+        expand(&view, QR_KEY, KEY_DIM, ours);
+        expand(&view, QR_VALUE, VALUE_DIM, ours + KEY_ELEMENTS);
+        write_file(path, page, bytes);
+        decode(path, theirs, ARRAY_LEN(theirs));
+        assert_memory_equal(ours, theirs, sizeof(ours));
+        free(page);
+    }
+    assert_int_equal(unlink(path), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_stranger_reads_the_same_values)};
+    if (system("python3 -c 'import struct' >/dev/null 2>&1") != 0) {
+        printf("skipped: no python3\n");
+        return 77;
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
