@@ -189,8 +189,7 @@ int qr_args_parse(struct qr_cli *cli, const struct qr_synopsis *synopsis, int ar
     int stop = QR_ARGS_GO;
     const struct qr_arg common[] = {
         {"server", QR_ARG_TEXT, &cli->server, "TARGET",
-         "unix:/path or host:port (default: $QUIRE_SERVER, else unix:/run/quire/quired.sock)",
-         NULL},
+         "unix:/path or host:port (default: $QUIRE_SERVER, see quire(1))", NULL},
         {"timeout", QR_ARG_U32, &cli->timeout_ms, "MS", "deadline of each call (30000)", NULL},
         {"json", QR_ARG_FLAG, &cli->json, NULL, "print one JSON object", NULL},
         {"quiet", QR_ARG_FLAG, &cli->quiet, NULL, "no progress and no remarks", NULL},

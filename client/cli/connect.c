@@ -29,7 +29,7 @@ int qr_cli_connect(struct qr_cli *cli)
     options.connect_ms =
         cli->timeout_ms < options.connect_ms ? cli->timeout_ms : options.connect_ms;
     const quire_status status = quire_client_open(cli->server, &options, &cli->client);
-    return status == QUIRE_OK ? QR_EXIT_OK : qr_cli_fail_call(cli, status, cli->server);
+    return status == QUIRE_OK ? QR_EXIT_OK : qr_cli_fail_call(cli, status, "connect");
 }
 
 int qr_cli_open(struct qr_cli *cli, const char *name, const struct quire_open_options *options,

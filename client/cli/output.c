@@ -144,10 +144,10 @@ const char *qr_text_seconds(char text[QR_TEXT_MAX], double seconds)
     return text;
 }
 
-const char *qr_text_hex(char text[QR_TEXT_MAX], const uint8_t *data, size_t bytes)
+const char *qr_text_hex(char *text, const uint8_t *data, size_t bytes)
 {
     text[0] = 0;
-    for (size_t i = 0; i < bytes && 2 * i + 3 <= QR_TEXT_MAX; i++)
+    for (size_t i = 0; i < bytes; i++)
         snprintf(text + 2 * i, 3, "%02x", data[i]);
     return text;
 }

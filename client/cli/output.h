@@ -27,8 +27,8 @@ void qr_table_destroy(struct qr_table **table);
 const char *qr_text_bytes(char text[QR_TEXT_MAX], double bytes);
 /** "12.3 us", "4.56 s". */
 const char *qr_text_seconds(char text[QR_TEXT_MAX], double seconds);
-/** First `bytes` bytes as lower-case hex; bytes <= 15. */
-const char *qr_text_hex(char text[QR_TEXT_MAX], const uint8_t *data, size_t bytes);
+/** Lower-case hex; text: 2 * bytes + 1 characters. */
+const char *qr_text_hex(char *text, const uint8_t *data, size_t bytes);
 
 /** A bar on a terminal; draws at most ten times a second, and nothing when `out` is NULL. */
 struct qr_progress {

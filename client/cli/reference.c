@@ -142,6 +142,29 @@ void qr_reference_attend(struct qr_reference *reference, const float *query, uin
                              output + (size_t)h * l->value_dim);
 }
 
+static void add_stored(const struct qr_reference *r, const double *wanted, const void *rows,
+                       uint32_t dim, struct qr_deviation *sum)
+{
+    const uint32_t heads = r->layer.kv_heads;
+    for (uint32_t t = 0; t < r->tokens; t++) {
+        for (uint32_t h = 0; h < heads; h++) {
+            const double *row = wanted + ((size_t)h * r->tokens + t) * dim;
+            const size_t first = ((size_t)t * heads + h) * dim;
+            for (uint32_t d = 0; d < dim; d++)
+                qr_deviation_add(sum, (double)qr_reference_element(rows, QUIRE_F16, first + d),
+                                 row[d]);
+        }
+    }
+}
+
+void qr_reference_stored(const struct qr_reference *reference, const void *key,
+                         const void *value, struct qr_deviation *key_sum,
+                         struct qr_deviation *value_sum)
+{
+    add_stored(reference, reference->key, key, reference->layer.key_dim, key_sum);
+    add_stored(reference, reference->value, value, reference->layer.value_dim, value_sum);
+}
+
 void qr_reference_destroy(struct qr_reference **reference)
 {
     if (reference == NULL || *reference == NULL)

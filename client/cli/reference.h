@@ -13,6 +13,14 @@
 /** Element `index` of a row of dtype, as FP32 (exact). */
 float qr_reference_element(const void *row, enum quire_dtype dtype, size_t index);
 
+/** Sums over pairs of a value and its reference. */
+struct qr_deviation {
+    double error_squares, reference_squares, largest, largest_reference;
+};
+void qr_deviation_add(struct qr_deviation *sum, double value, double reference);
+/** ||e|| / ||x||; 0 when nothing was added. */
+double qr_deviation_frobenius(const struct qr_deviation *sum);
+
 /** Rotate `heads` rows of `dim` floats that stand at `position`, in place. */
 void qr_reference_rotate(const struct qr_rope *rope, uint64_t position, uint32_t heads,
                          uint32_t dim, float *rows);
@@ -37,14 +45,10 @@ quire_status qr_reference_create(const struct qr_reference_layer *layer, uint32_
  */
 void qr_reference_attend(struct qr_reference *reference, const float *query, uint32_t position,
                          double *output, double *lse);
+/** FP16 rows [tokens][kv_heads][dim] as they were fetched, against the layer's own. */
+void qr_reference_stored(const struct qr_reference *reference, const void *key,
+                         const void *value, struct qr_deviation *key_sum,
+                         struct qr_deviation *value_sum);
 void qr_reference_destroy(struct qr_reference **reference);
-
-/** Sums over pairs of a value and its reference. */
-struct qr_deviation {
-    double error_squares, reference_squares, largest, largest_reference;
-};
-void qr_deviation_add(struct qr_deviation *sum, double value, double reference);
-/** ||e|| / ||x||; 0 when nothing was added. */
-double qr_deviation_frobenius(const struct qr_deviation *sum);
 
 #endif

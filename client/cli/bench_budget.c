@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How much memory a session of given geometry, length and policy takes, and how much the
+ * server has. Page sizes come from the page format itself.
+ */
+#include "bench.h"
+#include "stats.h"
+
+#include "proto/page.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static struct qr_codec_spec internal_spec(const struct quire_codec_spec *spec)
+{
+    const bool raw = spec->codec == QUIRE_CODEC_RAW;
+    return (struct qr_codec_spec){.codec = (uint16_t)spec->codec,
+                                  .bits = (uint8_t)spec->bits,
+                                  .axis = raw ? 0 : (uint8_t)spec->axis,
+                                  .group = raw ? 0 : (uint16_t)spec->group};
+}
+
+uint64_t qr_bench_needed(const struct qr_bench *b, struct qr_error *e)
+{
+    const struct quire_policy *policy = &b->policy.policy;
+    const struct qr_page_identity id = {
+        .heads = (uint16_t)b->kv_heads,
+        .key_dim = (uint16_t)b->key_dim,
+        .value_dim = (uint16_t)b->value_dim,
+        .rope_stored = QR_ROPE_PRE,
+        .rope_layout = QR_ROPE_HALF,
+        .page_tokens = (uint16_t)policy->page_tokens,
+        .key = internal_spec(&policy->key),
+        .value = internal_spec(&policy->value),
+    };
+    /* The first page holds the sinks, every page at most its outliers. */
+    const size_t first = qr_page_bytes(&id, policy->sink_rows + policy->outlier_rows);
+    const size_t other = qr_page_bytes(&id, policy->outlier_rows);
+    if (first == 0 || other == 0) {
+        qr_error_set(e, QUIRE_EINVAL,
+                     "geometry or policy out of limits: %u KV heads of %u and %u channels, "
+                     "pages of %u tokens",
+                     b->kv_heads, b->key_dim, b->value_dim, policy->page_tokens);
+        return 0;
+    }
+    const uint64_t pages =
+        b->tokens > policy->window ? (b->tokens - policy->window) / policy->page_tokens : 0;
+    const uint64_t token_bytes = (uint64_t)b->kv_heads * (b->key_dim + b->value_dim) * 2;
+    const uint64_t tail = (policy->window + policy->page_tokens) * token_bytes;
+    return b->layers * ((pages > 0 ? first - other : 0) + pages * other + tail);
+}
+
+static uint64_t metric(const struct quire_metric *metrics, size_t count, const char *name)
+{
+    const struct quire_metric *m = qr_stats_find(metrics, count, name);
+    return m != NULL && m->value > 0 ? (uint64_t)m->value : 0;
+}
+
+quire_status qr_bench_budget(struct qr_cli *cli, struct qr_bench *bench)
+{
+    struct quire_metric *metrics;
+    size_t count;
+    const quire_status status = qr_stats_get(cli->client, &metrics, &count);
+    if (status != QUIRE_OK)
+        return status;
+    bench->budget_bytes = metric(metrics, count, "host_budget_bytes");
+    bench->used_bytes = metric(metrics, count, "host_used_bytes");
+    free(metrics);
+    return QUIRE_OK;
+}
