@@ -1,5 +1,256 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Not written yet.
+ * The store as a whole: start, end, namespaces, models.
  */
-extern int quire_not_empty;
+#include "store_impl.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "storage/base/clock.h"
+#include "storage/base/random.h"
+
+#define META_SHARE 12u              /* a twelfth of the budget, 8.3 %, and */
+#define META_BASE_BYTES (16u << 20) /* this, may be metadata */
+#define ENTRY_PER_BYTES 2048u       /* one index entry for so many bytes of budget */
+#define ENTRIES_MIN 65536u
+
+uint64_t qr_store_now_ms(const struct qr_store *store)
+{
+    return store->config.clock_ms ? store->config.clock_ms() : qr_clock_ms();
+}
+
+static quire_status check_config(const struct qr_store_config *c, struct qr_error *e)
+{
+    if (c->sessions_max < 1 || c->sessions_max >= 1u << QR_SESSION_SLOT_BITS)
+        return qr_error_set(e, QUIRE_EINVAL, "sessions_max %u: need 1 to %u", c->sessions_max,
+                            (1u << QR_SESSION_SLOT_BITS) - 1);
+    if (c->models_max < 1)
+        return qr_error_set(e, QUIRE_EINVAL, "models_max 0: need at least 1");
+    if (c->lease_ms < 1 || c->ttl_ms < 1)
+        return qr_error_set(e, QUIRE_EINVAL, "lease_ms and ttl_ms: need at least 1");
+    return QUIRE_OK;
+}
+
+static uint32_t entries_max(uint64_t budget_bytes)
+{
+    const uint64_t entries = budget_bytes / ENTRY_PER_BYTES;
+
+    if (entries < ENTRIES_MIN)
+        return ENTRIES_MIN;
+    return entries < (1u << 31) ? (uint32_t)entries : 1u << 31;
+}
+
+static quire_status start_tables(struct qr_store *store, struct qr_error *e)
+{
+    const uint32_t sessions_max = store->config.sessions_max;
+
+    store->namespaces = calloc(QR_NAMESPACES_MAX, sizeof(*store->namespaces));
+    store->models = calloc(store->config.models_max, sizeof(*store->models));
+    store->slots = calloc(sessions_max, sizeof(*store->slots));
+    store->free_slots = calloc(sessions_max, sizeof(*store->free_slots));
+    store->sorted = calloc(sessions_max, sizeof(struct qr_session *));
+    if (!store->namespaces || !store->models || !store->slots || !store->free_slots ||
+        !store->sorted)
+        return qr_error_set(e, QUIRE_ENOMEM, "no memory for tables of %u sessions",
+                            sessions_max);
+    for (uint32_t i = 0; i < sessions_max; i++)
+        store->free_slots[store->free_slot_count++] = sessions_max - 1 - i;
+    /* Handles of an earlier start are not taken for ones of this: begin at a random place. */
+    quire_status status = qr_random_fill(&store->sequence, sizeof(store->sequence), e);
+    store->sequence = (store->sequence & 0x3fffffffffu) + 1;
+    return status;
+}
+
+static quire_status start_parts(struct qr_store *store, struct qr_error *e)
+{
+    const uint64_t budget = store->config.host_budget_bytes;
+    const struct qr_index_config index = {
+        .tier = store->tier,
+        .meta = &store->meta,
+        .counters = &store->counters,
+        .entries_max = entries_max(budget),
+        .groups_max = 2 * store->config.sessions_max + 64, /* groups outlive their session */
+    };
+    quire_status status = start_tables(store, e);
+
+    if (status == QUIRE_OK)
+        status = qr_index_create(&index, &store->index, e);
+    if (status == QUIRE_OK)
+        status = qr_workers_create(store->config.attend_threads, &store->workers, e);
+    if (status != QUIRE_OK)
+        return status;
+    if (qr_pool_create(sizeof(struct qr_chunk), QR_CHUNKS_MAX, &store->chunks) != QUIRE_OK ||
+        qr_pool_create(qr_cursor_bytes(), QR_CURSORS_MAX, &store->cursors) != QUIRE_OK ||
+        qr_pool_create(qr_append_bytes(), QR_APPENDS_MAX, &store->appends) != QUIRE_OK)
+        return qr_error_set(e, QUIRE_ENOMEM, "no memory for the store's pools");
+    return QUIRE_OK;
+}
+
+quire_status qr_store_create_on(const struct qr_store_config *config, struct qr_tier *tier,
+                                struct qr_store **out, struct qr_error *e)
+{
+    quire_status status = check_config(config, e);
+    struct qr_store *store = status == QUIRE_OK ? calloc(1, sizeof(*store)) : NULL;
+
+    if (!store) {
+        tier->ops->destroy(&tier);
+        return status == QUIRE_OK ? qr_error_set(e, QUIRE_ENOMEM, "no memory for a store")
+                                  : status;
+    }
+    store->config = *config;
+    store->tier = tier;
+    store->meta.limit_bytes = config->host_budget_bytes / META_SHARE + META_BASE_BYTES;
+    pthread_mutex_init(&store->table_lock, NULL);
+    status = start_parts(store, e);
+    if (status != QUIRE_OK)
+        qr_store_destroy(&store);
+    else
+        *out = store;
+    return status;
+}
+
+quire_status qr_store_create(const struct qr_store_config *config, struct qr_store **out,
+                             struct qr_error *e)
+{
+    const struct qr_tier_host_config host = {.budget_bytes = config->host_budget_bytes,
+                                             .huge_pages = config->huge_pages};
+    struct qr_tier *tier;
+    quire_status status = qr_tier_host_create(&host, &tier, e);
+
+    return status == QUIRE_OK ? qr_store_create_on(config, tier, out, e) : status;
+}
+
+static void drop_sessions(struct qr_store *store)
+{
+    while (store->session_count > 0) {
+        struct qr_session *session = store->sorted[store->session_count - 1];
+        pthread_mutex_lock(&session->write_lock);
+        pthread_mutex_lock(&session->lock);
+        qr_session_empty(session);
+        pthread_mutex_unlock(&session->lock);
+        pthread_mutex_unlock(&session->write_lock);
+        qr_session_table_remove(session);
+    }
+}
+
+void qr_store_destroy(struct qr_store **store)
+{
+    struct qr_store *s = *store;
+
+    if (!s)
+        return;
+    drop_sessions(s);
+    qr_pool_destroy(&s->appends, qr_append_end);
+    qr_pool_destroy(&s->cursors, NULL);
+    qr_pool_destroy(&s->chunks, NULL);
+    qr_workers_destroy(&s->workers);
+    qr_index_destroy(&s->index);
+    s->tier->ops->destroy(&s->tier);
+    for (uint32_t i = 0; s->models && i < s->model_count; i++)
+        free(s->models[i]);
+    free(s->models);
+    free(s->namespaces);
+    free(s->slots);
+    free(s->free_slots);
+    free(s->sorted);
+    pthread_mutex_destroy(&s->table_lock);
+    free(s);
+    *store = NULL;
+}
+
+/* ---- namespaces ------------------------------------------------------------------------- */
+
+static uint32_t namespace_find(struct qr_store *store, const char *name)
+{
+    const uint32_t count = atomic_load(&store->namespace_count);
+
+    for (uint32_t i = 0; i < count; i++) {
+        if (strcmp(store->namespaces[i].name, name) == 0)
+            return i;
+    }
+    return count;
+}
+
+quire_status qr_store_namespace(struct qr_store *store, const char *name, uint32_t *ns_out,
+                                struct qr_error *e)
+{
+    quire_status status = QUIRE_OK;
+
+    if (strlen(name) > QR_NAME_MAX)
+        return qr_error_set(e, QUIRE_EINVAL, "namespace name of %zu bytes: at most %d",
+                            strlen(name), QR_NAME_MAX);
+    pthread_mutex_lock(&store->table_lock);
+    const uint32_t count = atomic_load(&store->namespace_count);
+    const uint32_t i = namespace_find(store, name);
+    if (i == QR_NAMESPACES_MAX) {
+        status = qr_error_set(e, QUIRE_EFULL, "%u namespaces exist: no more", i);
+    } else if (i == count) {
+        struct qr_namespace *ns = &store->namespaces[i];
+        status = qr_random_fill(ns->secret, sizeof(ns->secret), e);
+        memcpy(ns->name, name, strlen(name) + 1);
+        if (status == QUIRE_OK)
+            atomic_store(&store->namespace_count, count + 1);
+    }
+    pthread_mutex_unlock(&store->table_lock);
+    if (status == QUIRE_OK)
+        *ns_out = i;
+    return status;
+}
+
+const struct qr_namespace *qr_store_namespace_of(struct qr_store *store, uint32_t ns)
+{
+    return ns < atomic_load(&store->namespace_count) ? &store->namespaces[ns] : NULL;
+}
+
+/* ---- models ----------------------------------------------------------------------------- */
+
+static const struct qr_model *model_find(struct qr_store *store,
+                                         const uint8_t fingerprint[QR_HASH_BYTES])
+{
+    for (uint32_t i = 0; i < store->model_count; i++) {
+        if (memcmp(store->models[i]->fingerprint, fingerprint, QR_HASH_BYTES) == 0)
+            return store->models[i];
+    }
+    return NULL;
+}
+
+quire_status qr_store_model_put(struct qr_store *store, const struct qr_model *model,
+                                struct qr_error *e)
+{
+    quire_status status = QUIRE_OK;
+
+    pthread_mutex_lock(&store->table_lock);
+    if (model_find(store, model->fingerprint)) {
+        /* known already */
+    } else if (store->model_count == store->config.models_max) {
+        status = qr_error_set(e, QUIRE_EFULL, "%u models are registered: raise models_max",
+                              store->model_count);
+    } else {
+        struct qr_model *copy = malloc(sizeof(*copy));
+        if (copy) {
+            *copy = *model;
+            store->models[store->model_count++] = copy;
+        } else {
+            status = qr_error_set(e, QUIRE_ENOMEM, "no memory for one more model");
+        }
+    }
+    pthread_mutex_unlock(&store->table_lock);
+    return status;
+}
+
+quire_status qr_store_model_get(struct qr_store *store,
+                                const uint8_t fingerprint[QR_HASH_BYTES],
+                                const struct qr_model **out, struct qr_error *e)
+{
+    pthread_mutex_lock(&store->table_lock);
+    const struct qr_model *model = model_find(store, fingerprint);
+    pthread_mutex_unlock(&store->table_lock);
+    if (!model)
+        return qr_error_set(e, QUIRE_ENOTFOUND,
+                            "no model with fingerprint %02x%02x%02x%02x... is registered",
+                            fingerprint[0], fingerprint[1], fingerprint[2], fingerprint[3]);
+    *out = model;
+    return QUIRE_OK;
+}

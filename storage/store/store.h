@@ -164,6 +164,7 @@ struct qr_part {
     enum qr_part_status status;
     const void *page; /* pinned page bytes, or NULL */
     size_t page_bytes;
+    struct qr_page_view view;              /* of the page, verified; zero for rows and holes */
     const uint16_t *key_rows, *value_rows; /* pinned FP16 [tokens][heads][dim], or NULL */
     const struct qr_model *model;
     void *pin; /* what qr_part_release takes; NULL for holes */

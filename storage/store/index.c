@@ -1,0 +1,322 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Entries, look-up, references and pins. Eviction is in index_evict.c.
+ *
+ * Life of an entry, under `lock`:
+ *
+ *   find -> EVICTED (no bytes) -- publish --> RESIDENT -- evict, last pin of a damaged one -->
+ * EVICTED last reference gone -> freed; a pin keeps the bytes and the entry until it is gone as
+ * well
+ *
+ * Invariants:
+ *  1. slot.bytes > 0 exactly when the entry owns a slot; the entry is linked for eviction
+ * exactly when it owns a slot and is not doomed;
+ *  2. an entry is in its hash chain exactly when refs + pins > 0 (pins alone keep a dropped
+ * page);
+ *  3. bytes are given back only when pins == 0.
+ */
+#include "index_impl.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SEGMENT 1024u /* entries made at a time; never moved, so numbers map without a lock */
+
+struct qr_entry *qr_index_entry(const struct qr_index *index, uint32_t number)
+{
+    return &index->segments[number / SEGMENT][number % SEGMENT];
+}
+
+static struct qr_evict_node *node_of(void *arg, uint32_t page)
+{
+    return &qr_index_entry(arg, page)->node;
+}
+
+size_t qr_index_entry_bytes(void)
+{
+    /* The table has one 4-byte bucket for two entries. */
+    return sizeof(struct qr_entry) + sizeof(uint32_t) / 2;
+}
+
+quire_status qr_index_create(const struct qr_index_config *config, struct qr_index **out,
+                             struct qr_error *e)
+{
+    struct qr_index *index = calloc(1, sizeof(*index));
+
+    if (!index)
+        return qr_error_set(e, QUIRE_ENOMEM, "no memory for the page index");
+    index->config = *config;
+    pthread_mutex_init(&index->lock, NULL);
+    index->free = QR_ENTRY_NONE;
+    index->buckets_mask = 1023;
+    while ((uint64_t)(index->buckets_mask + 1) * 2 < config->entries_max)
+        index->buckets_mask = index->buckets_mask * 2 + 1;
+    /* Untouched zero pages cost nothing: buckets hold number + 1, 0 = empty. */
+    index->buckets = calloc((size_t)index->buckets_mask + 1, sizeof(*index->buckets));
+    index->segments = calloc(config->entries_max / SEGMENT + 1, sizeof(*index->segments));
+    index->region_first = calloc(config->tier->regions_max, sizeof(*index->region_first));
+    index->evict = qr_evict_create(&(struct qr_evict_config){
+        .node = node_of, .arg = index, .groups_max = config->groups_max});
+    if (!index->buckets || !index->segments || !index->region_first || !index->evict) {
+        qr_index_destroy(&index);
+        return qr_error_set(e, QUIRE_ENOMEM, "no memory for a page index of %u entries",
+                            config->entries_max);
+    }
+    for (uint32_t r = 0; r < config->tier->regions_max; r++)
+        index->region_first[r] = QR_ENTRY_NONE;
+    *out = index;
+    return QUIRE_OK;
+}
+
+void qr_index_destroy(struct qr_index **index)
+{
+    struct qr_index *x = *index;
+
+    if (!x)
+        return;
+    assert(x->stat.entries == 0);
+    for (uint32_t s = 0; x->segments && s * SEGMENT < x->made; s++)
+        free(x->segments[s]);
+    free(x->segments);
+    free(x->buckets);
+    free(x->region_first);
+    qr_evict_destroy(&x->evict);
+    pthread_mutex_destroy(&x->lock);
+    free(x);
+    *index = NULL;
+}
+
+/* Ids are hashes already: any 4 bytes will do. */
+static uint32_t *bucket_of(struct qr_index *index, const uint8_t id[QR_HASH_BYTES])
+{
+    uint32_t hash;
+
+    memcpy(&hash, id, sizeof(hash));
+    return &index->buckets[hash & index->buckets_mask];
+}
+
+static uint32_t lookup(struct qr_index *index, const uint8_t id[QR_HASH_BYTES])
+{
+    uint32_t number = *bucket_of(index, id) - 1;
+
+    while (number != QR_ENTRY_NONE) {
+        const struct qr_entry *entry = qr_index_entry(index, number);
+        if (memcmp(entry->id, id, QR_HASH_BYTES) == 0)
+            return number;
+        number = entry->hash_next;
+    }
+    return QR_ENTRY_NONE;
+}
+
+static bool grow(struct qr_index *index)
+{
+    const uint32_t segment = index->made / SEGMENT;
+
+    if (index->config.entries_max - index->made < SEGMENT ||
+        !qr_meta_take(index->config.meta, SEGMENT * (uint64_t)qr_index_entry_bytes()))
+        return false;
+    index->segments[segment] = calloc(SEGMENT, sizeof(struct qr_entry));
+    if (!index->segments[segment]) {
+        qr_meta_give(index->config.meta, SEGMENT * (uint64_t)qr_index_entry_bytes());
+        return false;
+    }
+    index->made += SEGMENT;
+    for (uint32_t i = 0; i < SEGMENT; i++) {
+        index->segments[segment][SEGMENT - 1 - i].hash_next = index->free;
+        index->free = index->made - 1 - i;
+    }
+    return true;
+}
+
+static uint32_t entry_make(struct qr_index *index, const uint8_t id[QR_HASH_BYTES])
+{
+    if (index->free == QR_ENTRY_NONE && !grow(index))
+        return QR_ENTRY_NONE;
+    const uint32_t number = index->free;
+    struct qr_entry *entry = qr_index_entry(index, number);
+    uint32_t *bucket = bucket_of(index, id);
+    index->free = entry->hash_next;
+    memset(entry, 0, sizeof(*entry));
+    memcpy(entry->id, id, QR_HASH_BYTES);
+    entry->hash_next = *bucket - 1;
+    *bucket = number + 1;
+    index->stat.entries++;
+    return number;
+}
+
+static void entry_free(struct qr_index *index, uint32_t number)
+{
+    struct qr_entry *entry = qr_index_entry(index, number);
+    uint32_t *bucket = bucket_of(index, entry->id);
+
+    if (*bucket == number + 1) {
+        *bucket = entry->hash_next + 1;
+    } else {
+        struct qr_entry *before = qr_index_entry(index, *bucket - 1);
+        while (before->hash_next != number)
+            before = qr_index_entry(index, before->hash_next);
+        before->hash_next = entry->hash_next;
+    }
+    entry->hash_next = index->free;
+    index->free = number;
+    index->stat.entries--;
+}
+
+/* Give back what nobody needs any more. */
+static void settle(struct qr_index *index, uint32_t number)
+{
+    struct qr_entry *entry = qr_index_entry(index, number);
+
+    if (entry->node.pins > 0)
+        return;
+    if (entry->slot.bytes > 0 && (entry->refs == 0 || entry->node.doomed))
+        qr_index_drop_bytes(index, number);
+    if (entry->refs == 0)
+        entry_free(index, number);
+}
+
+static enum qr_page_state state_of(const struct qr_entry *entry)
+{
+    if (entry->slot.bytes > 0 && !entry->node.doomed)
+        return QR_PAGE_RESIDENT;
+    return entry->node.damaged ? QR_PAGE_DAMAGED : QR_PAGE_EVICTED;
+}
+
+static enum qr_page_state pin_locked(struct qr_index *index, struct qr_entry *entry,
+                                     struct qr_pinned *out)
+{
+    const enum qr_page_state state = state_of(entry);
+
+    if (state == QR_PAGE_RESIDENT) {
+        entry->node.pins++;
+        out->bytes = qr_index_map(index, &entry->slot);
+        out->n = entry->slot.bytes;
+    }
+    return state;
+}
+
+quire_status qr_index_find(struct qr_index *index, const uint8_t id[QR_HASH_BYTES],
+                           uint32_t *entry_out, enum qr_page_state *state_out,
+                           struct qr_pinned *out, struct qr_error *e)
+{
+    pthread_mutex_lock(&index->lock);
+    uint32_t number = lookup(index, id);
+    if (number == QR_ENTRY_NONE)
+        number = entry_make(index, id);
+    if (number == QR_ENTRY_NONE) {
+        pthread_mutex_unlock(&index->lock);
+        qr_error_set(e, QUIRE_EFULL,
+                     "page index is full (%u pages known): drop sessions, or raise the budget",
+                     index->made);
+        if (e)
+            e->retry_after_ms = QR_RETRY_FULL_MS;
+        return QUIRE_EFULL;
+    }
+    struct qr_entry *entry = qr_index_entry(index, number);
+    entry->refs++;
+    *entry_out = number;
+    *state_out = pin_locked(index, entry, out);
+    pthread_mutex_unlock(&index->lock);
+    return QUIRE_OK;
+}
+
+bool qr_index_publish(struct qr_index *index, uint32_t number, const struct qr_slot *slot,
+                      const struct qr_place *place)
+{
+    struct qr_entry *entry = qr_index_entry(index, number);
+
+    pthread_mutex_lock(&index->lock);
+    const bool vacant = entry->slot.bytes == 0;
+    if (vacant) {
+        uint32_t *first = &index->region_first[slot->region];
+        entry->slot.region = slot->region;
+        entry->slot.number = slot->number;
+        __atomic_store_n(&entry->slot.bytes, slot->bytes, __ATOMIC_RELAXED);
+        entry->node.damaged = 0;
+        entry->region_previous = QR_ENTRY_NONE;
+        entry->region_next = *first;
+        if (*first != QR_ENTRY_NONE)
+            qr_index_entry(index, *first)->region_previous = number;
+        *first = number;
+        qr_evict_link(index->evict, number, place->group, place->order, slot->bytes,
+                      place->hint);
+        index->stat.resident++;
+    }
+    pthread_mutex_unlock(&index->lock);
+    return vacant;
+}
+
+enum qr_page_state qr_index_pin(struct qr_index *index, uint32_t number, struct qr_pinned *out)
+{
+    struct qr_entry *entry = qr_index_entry(index, number);
+
+    pthread_mutex_lock(&index->lock);
+    const enum qr_page_state state = pin_locked(index, entry, out);
+    if (state == QR_PAGE_RESIDENT)
+        qr_evict_read(&entry->node);
+    pthread_mutex_unlock(&index->lock);
+    return state;
+}
+
+void qr_index_unpin(struct qr_index *index, uint32_t number)
+{
+    pthread_mutex_lock(&index->lock);
+    struct qr_entry *entry = qr_index_entry(index, number);
+    assert(entry->node.pins > 0);
+    entry->node.pins--;
+    settle(index, number);
+    pthread_mutex_unlock(&index->lock);
+}
+
+void qr_index_quarantine(struct qr_index *index, uint32_t number)
+{
+    struct qr_entry *entry = qr_index_entry(index, number);
+
+    pthread_mutex_lock(&index->lock);
+    assert(entry->node.pins > 0);
+    if (!entry->node.doomed) {
+        qr_evict_unlink(index->evict, number, entry->slot.bytes);
+        entry->node.doomed = 1;
+        entry->node.damaged = 1;
+        qr_counter_add(&index->config.counters->pages_corrupt, 1);
+    }
+    pthread_mutex_unlock(&index->lock);
+}
+
+void qr_index_ref(struct qr_index *index, const uint32_t *entries, size_t n)
+{
+    pthread_mutex_lock(&index->lock);
+    for (size_t i = 0; i < n; i++)
+        qr_index_entry(index, entries[i])->refs++;
+    pthread_mutex_unlock(&index->lock);
+}
+
+void qr_index_unref(struct qr_index *index, const uint32_t *entries, size_t n)
+{
+    pthread_mutex_lock(&index->lock);
+    for (size_t i = 0; i < n; i++) {
+        struct qr_entry *entry = qr_index_entry(index, entries[i]);
+        assert(entry->refs > 0);
+        entry->refs--;
+        settle(index, entries[i]);
+    }
+    pthread_mutex_unlock(&index->lock);
+}
+
+uint32_t qr_index_bytes(struct qr_index *index, uint32_t entry)
+{
+    return __atomic_load_n(&qr_index_entry(index, entry)->slot.bytes, __ATOMIC_RELAXED);
+}
+
+void qr_index_id(struct qr_index *index, uint32_t entry, uint8_t out[QR_HASH_BYTES])
+{
+    memcpy(out, qr_index_entry(index, entry)->id, QR_HASH_BYTES); /* const while referred to */
+}
+
+void qr_index_stat(struct qr_index *index, struct qr_index_stat *out)
+{
+    pthread_mutex_lock(&index->lock);
+    *out = index->stat;
+    pthread_mutex_unlock(&index->lock);
+}

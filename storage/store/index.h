@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The page index: which pages are known, where their bytes are, who refers to
+ * them and who reads them now. Decides what to evict when the tier is full.
+ * Must not know sessions beyond an eviction group, nor what the bytes mean.
+ *
+ * A page is named by its entry number. An entry lives while a manifest (or an
+ * append under way) refers to it, also after its bytes were evicted, so that
+ * holes are known exactly. Look-up and pin are one step under the index's lock.
+ */
+#ifndef QR_INDEX_H
+#define QR_INDEX_H
+
+#include <stdbool.h>
+
+#include "counters.h"
+#include "evict.h"
+#include "meta.h"
+#include "proto/model.h"
+#include "storage/tier/tier.h"
+
+#define QR_ENTRY_NONE UINT32_MAX
+
+struct qr_index;
+
+struct qr_index_config {
+    struct qr_tier *tier;         /* borrowed, outlives the index */
+    struct qr_meta *meta;         /* borrowed: where metadata bytes are counted */
+    struct qr_counters *counters; /* borrowed */
+    uint32_t entries_max, groups_max;
+};
+
+quire_status qr_index_create(const struct qr_index_config *config, struct qr_index **out,
+                             struct qr_error *e);
+/** No entry may be referred to or pinned. */
+void qr_index_destroy(struct qr_index **index);
+
+/** Eviction group of a session; QR_EVICT_NONE when there are groups_max. */
+uint32_t qr_index_group_open(struct qr_index *index);
+void qr_index_group_close(struct qr_index *index, uint32_t group);
+
+/**
+ * Room for `bytes` in the tier, evicting unpinned pages as needed; bounded time, any thread.
+ * Errors: EFULL with retry_after_ms, ETOOBIG.
+ */
+quire_status qr_index_reserve(struct qr_index *index, size_t bytes, struct qr_slot *out,
+                              struct qr_error *e);
+/** Give back a slot that was reserved and not published. */
+void qr_index_release(struct qr_index *index, struct qr_slot *slot);
+/** Address of a reserved slot or pinned page. */
+void *qr_index_map(struct qr_index *index, const struct qr_slot *slot);
+
+struct qr_pinned {
+    const void *bytes;
+    size_t n;
+};
+
+/** What became of a page. */
+enum qr_page_state { QR_PAGE_RESIDENT, QR_PAGE_EVICTED, QR_PAGE_DAMAGED };
+
+/**
+ * Entry of an id, made when it is not known; takes a reference. When resident it is pinned too
+ * and *out filled. EFULL: entries_max.
+ */
+quire_status qr_index_find(struct qr_index *index, const uint8_t id[QR_HASH_BYTES],
+                           uint32_t *entry_out, enum qr_page_state *state_out,
+                           struct qr_pinned *out, struct qr_error *e);
+
+struct qr_place { /* where a page stands for eviction */
+    uint32_t group, order;
+    uint32_t hint; /* entry near it, or QR_ENTRY_NONE */
+};
+/**
+ * Make complete bytes visible: the slot becomes the entry's. false when the entry has bytes
+ * already (another append was faster, or a damaged page is still being read): the slot stays
+ * the caller's.
+ */
+bool qr_index_publish(struct qr_index *index, uint32_t entry, const struct qr_slot *slot,
+                      const struct qr_place *place);
+
+/** Pin if resident, and note the read. */
+enum qr_page_state qr_index_pin(struct qr_index *index, uint32_t entry, struct qr_pinned *out);
+void qr_index_unpin(struct qr_index *index, uint32_t entry);
+/** Drop a page whose bytes failed verification; the caller has it pinned and keeps the pin. */
+void qr_index_quarantine(struct qr_index *index, uint32_t entry);
+
+/** One more / one less reference on each of n entries. */
+void qr_index_ref(struct qr_index *index, const uint32_t *entries, size_t n);
+void qr_index_unref(struct qr_index *index, const uint32_t *entries, size_t n);
+
+/** Bytes of a page as stored, 0 when it is not resident. A gauge: true at some moment of the
+ * call. The caller holds a reference. */
+uint32_t qr_index_bytes(struct qr_index *index, uint32_t entry);
+void qr_index_id(struct qr_index *index, uint32_t entry, uint8_t out[QR_HASH_BYTES]);
+
+struct qr_index_stat {
+    uint64_t entries, resident;
+};
+void qr_index_stat(struct qr_index *index, struct qr_index_stat *out);
+
+/** Metadata of a page besides its manifest place and its share of the session's block ids. */
+size_t qr_index_entry_bytes(void);
+
+#endif

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Making room. Pages of one size replace each other one by one; for another
+ * size a whole region must become free, since slots of different sizes cannot
+ * share one.
+ */
+#include "index_impl.h"
+
+#include <assert.h>
+
+#define PICKS_MAX 4096u /* evictions for one reserve: bounds the time under the lock */
+
+void *qr_index_map(struct qr_index *index, const struct qr_slot *slot)
+{
+    struct qr_tier *tier = index->config.tier;
+    return tier->ops->map(tier, slot);
+}
+
+void qr_index_release(struct qr_index *index, struct qr_slot *slot)
+{
+    struct qr_tier *tier = index->config.tier;
+    tier->ops->release(tier, slot);
+}
+
+void qr_index_drop_bytes(struct qr_index *index, uint32_t number)
+{
+    struct qr_entry *entry = qr_index_entry(index, number);
+    struct qr_slot slot = entry->slot;
+
+    assert(entry->node.pins == 0 && slot.bytes > 0);
+    qr_evict_unlink(index->evict, number, slot.bytes);
+    entry->node.doomed = 0;
+    if (entry->region_previous != QR_ENTRY_NONE)
+        qr_index_entry(index, entry->region_previous)->region_next = entry->region_next;
+    else
+        index->region_first[slot.region] = entry->region_next;
+    if (entry->region_next != QR_ENTRY_NONE)
+        qr_index_entry(index, entry->region_next)->region_previous = entry->region_previous;
+    __atomic_store_n(&entry->slot.bytes, 0, __ATOMIC_RELAXED);
+    index->stat.resident--;
+    qr_index_release(index, &slot);
+}
+
+static void evict(struct qr_index *index, uint32_t number)
+{
+    qr_index_drop_bytes(index, number);
+    qr_counter_add(&index->config.counters->pages_evicted, 1);
+}
+
+static void evict_region(struct qr_index *index, uint32_t region)
+{
+    uint32_t number = index->region_first[region];
+
+    qr_counter_add(&index->config.counters->regions_evicted, 1);
+    while (number != QR_ENTRY_NONE) {
+        const struct qr_entry *entry = qr_index_entry(index, number);
+        const uint32_t next = entry->region_next;
+        if (entry->node.pins == 0)
+            evict(index, number);
+        number = next;
+    }
+}
+
+/* false: nothing can be evicted. */
+static bool make_room(struct qr_index *index, size_t rounded)
+{
+    struct qr_tier *tier = index->config.tier;
+    const uint32_t victim = qr_evict_pick(index->evict);
+
+    if (victim == QR_EVICT_NONE)
+        return false;
+    const struct qr_slot slot = qr_index_entry(index, victim)->slot;
+    if (tier->ops->rounded(tier, slot.bytes) == rounded)
+        evict(index, victim);
+    else
+        evict_region(index, slot.region);
+    return true;
+}
+
+quire_status qr_index_reserve(struct qr_index *index, size_t bytes, struct qr_slot *out,
+                              struct qr_error *e)
+{
+    struct qr_tier *tier = index->config.tier;
+    quire_status status = tier->ops->reserve(tier, bytes, out);
+    uint64_t left = 0;
+
+    if (status == QUIRE_EFULL) {
+        const size_t rounded = tier->ops->rounded(tier, bytes);
+        pthread_mutex_lock(&index->lock);
+        for (uint32_t i = 0; i < PICKS_MAX && status == QUIRE_EFULL; i++) {
+            if (!make_room(index, rounded))
+                break;
+            status = tier->ops->reserve(tier, bytes, out);
+        }
+        left = index->stat.resident;
+        pthread_mutex_unlock(&index->lock);
+    }
+    if (status == QUIRE_OK)
+        return status;
+    struct qr_tier_stat stat;
+    tier->ops->stat(tier, &stat);
+    if (status != QUIRE_EFULL)
+        return qr_error_set(e, status, "%zu bytes never fit the budget of %llu", bytes,
+                            (unsigned long long)stat.budget_bytes);
+    qr_counter_add(&index->config.counters->reserve_full, 1);
+    qr_error_set(e, status,
+                 "no room for %zu bytes: %llu of %llu bytes are held by tails and %llu pages "
+                 "that cannot be evicted now",
+                 bytes, (unsigned long long)stat.reserved_bytes,
+                 (unsigned long long)stat.budget_bytes, (unsigned long long)left);
+    if (e)
+        e->retry_after_ms = left > 0 ? QR_RETRY_PINNED_MS : QR_RETRY_FULL_MS;
+    return status;
+}
+
+uint32_t qr_index_group_open(struct qr_index *index)
+{
+    pthread_mutex_lock(&index->lock);
+    const uint32_t group = qr_evict_group_open(index->evict);
+    pthread_mutex_unlock(&index->lock);
+    return group;
+}
+
+void qr_index_group_close(struct qr_index *index, uint32_t group)
+{
+    pthread_mutex_lock(&index->lock);
+    qr_evict_group_close(index->evict, group);
+    pthread_mutex_unlock(&index->lock);
+}

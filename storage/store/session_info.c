@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What there is of a session: infos, and exactly which tokens are missing.
+ */
+#include "store_impl.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+uint64_t qr_session_length(const struct qr_session *session, uint64_t *longest_out)
+{
+    uint64_t shortest = UINT64_MAX, longest = 0;
+
+    for (uint32_t i = 0; i < session->lane_count; i++) {
+        shortest = qr_min_u64(shortest, session->lanes[i].length);
+        longest = qr_max_u64(longest, session->lanes[i].length);
+    }
+    if (longest_out)
+        *longest_out = longest;
+    return shortest;
+}
+
+static void add_lane(const struct qr_session *session, const struct qr_lane *lane,
+                     struct qr_session_info *info)
+{
+    const uint64_t row_elements = (uint64_t)lane->heads * (lane->key_dim + lane->value_dim);
+    struct qr_index *index = session->store->index;
+
+    info->pages += lane->sealed;
+    for (uint32_t b = 0; b < lane->sealed; b++) {
+        const uint32_t bytes = qr_index_bytes(index, lane->pages[b]);
+        info->page_bytes += bytes;
+        info->missing_pages += bytes == 0;
+    }
+    for (uint32_t i = 0; i < lane->tail_count; i++)
+        info->tail_bytes += lane->tail[i]->slot.bytes;
+    info->fp16_bytes += lane->length * row_elements * 2;
+    info->sealed =
+        qr_min_u64(info->sealed, (uint64_t)lane->sealed * session->policy.page_tokens);
+}
+
+static void fill(const struct qr_session *session, struct qr_session_info *info)
+{
+    const uint64_t now_ms = qr_store_now_ms(session->store);
+    const uint64_t ttl_ms = atomic_load(&session->ttl_ms);
+    const uint64_t idle_ms = now_ms - qr_min_u64(now_ms, atomic_load(&session->used_ms));
+
+    memset(info, 0, sizeof(*info));
+    info->session = session->handle;
+    memcpy(info->name, session->name, sizeof(info->name));
+    info->model = session->model;
+    info->policy = session->policy;
+    info->head_shards = session->head_shards;
+    info->length = qr_session_length(session, &info->longest);
+    info->sealed = UINT64_MAX;
+    info->epoch = session->epoch;
+    info->leased = session->leased && now_ms < session->lease_end_ms;
+    info->ttl_ms = ttl_ms > idle_ms ? ttl_ms - idle_ms : 0;
+    for (uint32_t i = 0; i < session->lane_count; i++)
+        add_lane(session, &session->lanes[i], info);
+}
+
+quire_status qr_session_describe(struct qr_session *session, struct qr_session_info *out,
+                                 struct qr_error *e)
+{
+    quire_status status = QUIRE_OK;
+
+    pthread_mutex_lock(&session->lock);
+    if (session->dead)
+        status = qr_session_gone(e, session->name);
+    else
+        fill(session, out);
+    pthread_mutex_unlock(&session->lock);
+    return status;
+}
+
+quire_status qr_session_info(struct qr_store *store, uint32_t ns, const char *name,
+                             struct qr_session_info *out, struct qr_error *e)
+{
+    struct qr_session *session = qr_session_acquire_name(store, ns, name);
+
+    if (!session)
+        return qr_session_gone(e, name);
+    quire_status status = qr_session_describe(session, out, e);
+    qr_session_release(session);
+    return status;
+}
+
+/* ---- lookup ----------------------------------------------------------------------------- */
+
+struct missing_list {
+    struct qr_token_range *ranges;
+    size_t capacity, count;
+    bool more;
+};
+
+static void add_missing(struct missing_list *list, const struct qr_token_range *range)
+{
+    struct qr_token_range *last = list->count ? &list->ranges[list->count - 1] : NULL;
+
+    if (last && last->layer == range->layer && last->shard == range->shard &&
+        last->position + last->tokens == range->position) {
+        last->tokens += range->tokens;
+        return;
+    }
+    if (list->count == list->capacity) {
+        list->more = true;
+        return;
+    }
+    list->ranges[list->count++] = *range;
+}
+
+static void lookup_lane(const struct qr_session *session, uint32_t lane_number,
+                        const struct qr_token_range *what, struct missing_list *list)
+{
+    const struct qr_lane *lane = &session->lanes[lane_number];
+    const uint32_t page_tokens = session->policy.page_tokens;
+    const uint64_t end = what->position + what->tokens;
+    const uint64_t sealed_end = qr_min_u64(end, (uint64_t)lane->sealed * page_tokens);
+
+    for (uint64_t p = what->position; p < sealed_end && !list->more;) {
+        const uint64_t block = p / page_tokens;
+        const uint64_t next = qr_min_u64((block + 1) * page_tokens, end);
+        if (qr_index_bytes(session->store->index, lane->pages[block]) == 0)
+            add_missing(list,
+                        &(struct qr_token_range){.position = p,
+                                                 .tokens = next - p,
+                                                 .layer = lane->layer,
+                                                 .shard = lane_number % session->head_shards});
+        p = next;
+    }
+    if (end > lane->length) {
+        const uint64_t first = qr_max_u64(what->position, lane->length);
+        add_missing(list,
+                    &(struct qr_token_range){.position = first,
+                                             .tokens = end - first,
+                                             .layer = lane->layer,
+                                             .shard = lane_number % session->head_shards});
+    }
+}
+
+static quire_status check_layers(const struct qr_session *session, uint32_t first, uint32_t n,
+                                 struct qr_error *e)
+{
+    const uint32_t count = session->model->layer_count;
+
+    if (n < 1 || first >= count || n > count - first)
+        return qr_error_set(e, QUIRE_EINVAL, "layers [%u, +%u): the model has %u", first, n,
+                            count);
+    return QUIRE_OK;
+}
+
+quire_status qr_session_lookup(struct qr_store *store, uint32_t ns, uint64_t handle,
+                               const struct qr_token_range *what, uint32_t layers,
+                               struct qr_token_range *missing, size_t capacity,
+                               size_t *count_out, bool *more_out, uint64_t *length_out,
+                               struct qr_error *e)
+{
+    struct missing_list list = {.ranges = missing, .capacity = capacity};
+    struct qr_session *session;
+    quire_status status = qr_session_acquire(store, ns, handle, &session, e);
+
+    if (status != QUIRE_OK)
+        return status;
+    qr_session_used(session);
+    status = check_layers(session, what->layer, layers, e);
+    if (status == QUIRE_OK && what->position + what->tokens < what->position)
+        status = qr_error_set(e, QUIRE_EINVAL,
+                              "tokens [%" PRIu64 ", +%" PRIu64 ") pass the end of numbers",
+                              what->position, what->tokens);
+    pthread_mutex_lock(&session->lock);
+    if (status == QUIRE_OK && session->dead)
+        status = qr_session_gone(e, session->name);
+    for (uint32_t i = 0; status == QUIRE_OK && i < session->lane_count; i++) {
+        const uint32_t layer = session->lanes[i].layer;
+        if (layer >= what->layer && layer - what->layer < layers && what->tokens > 0)
+            lookup_lane(session, i, what, &list);
+    }
+    if (status == QUIRE_OK) {
+        *length_out = qr_session_length(session, NULL);
+        *count_out = list.count;
+        *more_out = list.more;
+    }
+    pthread_mutex_unlock(&session->lock);
+    qr_session_release(session);
+    return status;
+}

@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The store's own records: store, session, lane. Shared by the files of this
+ * folder and their tests, nobody else.
+ *
+ * Lock order, outermost first (storage/README.md):
+ *   session.write_lock -> session.lock -> index lock -> tier lock
+ *   table_lock is taken alone, or under nothing and over nothing but pools.
+ */
+#ifndef QR_STORE_IMPL_H
+#define QR_STORE_IMPL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "blocks.h"
+#include "chunk.h"
+#include "counters.h"
+#include "index.h"
+#include "meta.h"
+#include "storage/base/pool.h"
+#include "storage/base/workers.h"
+#include "storage/codec/codec.h"
+#include "store.h"
+
+#define QR_NAMESPACES_MAX 1024u
+#define QR_CURSORS_MAX 4096u
+#define QR_APPENDS_MAX 1024u /* appends under way at once */
+#define QR_CHUNKS_MAX (1u << 22)
+#define QR_SESSION_SLOT_BITS 24u /* sessions_max <= 2^24; handle = sequence << 24 | slot */
+
+struct qr_namespace {
+    char name[QR_NAME_MAX + 1];
+    uint8_t secret[QR_HASH_BYTES];
+};
+
+/** One (layer, head shard) of a session. Geometry is const, the rest guarded by the session's
+ * locks: written under both, so that either is enough to read. */
+struct qr_lane {
+    uint32_t layer;
+    uint16_t first_head, heads, key_dim, value_dim;
+    uint64_t length; /* tokens */
+    uint32_t *pages; /* entries of the blocks [0, sealed) */
+    uint32_t sealed, pages_capacity;
+    struct qr_chunk **tail; /* [session.tail_max]: chunks of blocks sealed, sealed + 1, ... */
+    uint32_t tail_count;
+};
+
+struct qr_session {
+    struct qr_store *store; /* const, as are the fields up to the locks */
+    uint64_t handle;
+    uint32_t ns;
+    char name[QR_NAME_MAX + 1];
+    const struct qr_model *model;
+    struct qr_policy policy;
+    uint32_t head_shards;
+    uint16_t *lane_row; /* [layers]: lane = lane_row * head_shards + shard; QR_NO_LANE */
+    uint32_t lane_count, tail_max;
+    uint32_t group;      /* of eviction */
+    uint64_t meta_bytes; /* counted for the fixed parts */
+
+    _Atomic uint32_t refs;    /* atomic: the table and whoever uses it now */
+    _Atomic uint64_t used_ms; /* atomic: last use, for the time to live */
+    _Atomic uint64_t ttl_ms;  /* atomic */
+
+    pthread_mutex_t write_lock; /* one mutation at a time; held across encoding */
+    pthread_mutex_t lock;       /* held for short moments */
+    bool dead;                  /* guarded by both: dropped, contents are gone */
+    bool leased;                /* guarded by lock, as are the three below */
+    uint64_t epoch, lease_end_ms;
+    uint32_t lease_ms;
+    struct qr_lane *lanes;   /* guarded by both */
+    struct qr_blocks blocks; /* guarded by both */
+};
+#define QR_NO_LANE UINT16_MAX
+
+struct qr_session_slot {
+    struct qr_session *session;
+    uint64_t handle;
+};
+
+struct qr_store {
+    struct qr_store_config config;              /* const */
+    struct qr_tier *tier;                       /* const */
+    struct qr_index *index;                     /* const */
+    struct qr_workers *workers;                 /* const */
+    struct qr_pool *chunks, *cursors, *appends; /* const */
+    struct qr_meta meta;
+    struct qr_counters counters;
+
+    pthread_mutex_t table_lock;
+    struct qr_namespace *namespaces;  /* [QR_NAMESPACES_MAX]; entries are const once counted */
+    _Atomic uint32_t namespace_count; /* written under table_lock */
+    struct qr_model **models;         /* guarded by table_lock; models are const */
+    uint32_t model_count;
+    struct qr_session_slot *slots;         /* [sessions_max]; guarded by table_lock */
+    uint32_t *free_slots, free_slot_count; /* guarded by table_lock */
+    struct qr_session **sorted;            /* by namespace and name; guarded by table_lock */
+    uint32_t session_count;                /* guarded by table_lock */
+    uint64_t sequence;                     /* guarded by table_lock */
+};
+
+/** Like qr_store_create over a tier made by the caller; owned by the store, also on failure. */
+quire_status qr_store_create_on(const struct qr_store_config *config, struct qr_tier *tier,
+                                struct qr_store **out, struct qr_error *e);
+uint64_t qr_store_now_ms(const struct qr_store *store);
+/** Secret of a namespace; NULL when there is no such namespace. */
+const struct qr_namespace *qr_store_namespace_of(struct qr_store *store, uint32_t ns);
+
+/* ---- session_table.c -------------------------------------------------------------------- */
+
+/** Session of a handle in this namespace, with a reference. ENOTFOUND. */
+quire_status qr_session_acquire(struct qr_store *store, uint32_t ns, uint64_t handle,
+                                struct qr_session **out, struct qr_error *e);
+/** Session of a name, with a reference; NULL when there is none. */
+struct qr_session *qr_session_acquire_name(struct qr_store *store, uint32_t ns,
+                                           const char *name);
+void qr_session_release(struct qr_session *session);
+/** Put a new session in the table (one reference for the table): EEXIST when the name is taken,
+ * EFULL. Sets its handle. */
+quire_status qr_session_table_add(struct qr_session *session, struct qr_error *e);
+/** Take it out; no-op when it is not there. */
+void qr_session_table_remove(struct qr_session *session);
+
+/* ---- session_make.c --------------------------------------------------------------------- */
+
+quire_status qr_session_make(struct qr_store *store, uint32_t ns, const char *name,
+                             const struct qr_model *model, const struct qr_policy *policy,
+                             uint32_t head_shards, struct qr_session **out, struct qr_error *e);
+/** Give back everything it holds and mark it dead. Both locks held. */
+void qr_session_empty(struct qr_session *session);
+/** Free the record; called by the last qr_session_release. */
+void qr_session_free(struct qr_session *session);
+/** Room for `blocks` manifest places in a lane. Takes the session's lock. EFULL, ENOMEM. */
+quire_status qr_lane_grow(struct qr_session *session, struct qr_lane *lane, uint32_t blocks,
+                          struct qr_error *e);
+
+/* ---- session.c -------------------------------------------------------------------------- */
+
+void qr_session_used(struct qr_session *session);
+/** Check the writer: EFENCED, ELEASE, ENOTFOUND when dead; renews the lease. lock held. */
+quire_status qr_session_check_writer(struct qr_session *session, uint64_t epoch,
+                                     struct qr_error *e);
+uint64_t qr_session_length(const struct qr_session *session, uint64_t *longest_out);
+/** Fill an info; takes the session's lock. ENOTFOUND when dead. */
+quire_status qr_session_describe(struct qr_session *session, struct qr_session_info *out,
+                                 struct qr_error *e);
+quire_status qr_session_gone(struct qr_error *e, const char *name);
+
+/* ---- lane.c ----------------------------------------------------------------------------- */
+
+/** Lane of a layer and shard, NULL when the layer has none. */
+struct qr_lane *qr_session_lane(struct qr_session *session, uint32_t layer, uint32_t shard);
+/** Identity of a page of this lane, but for the block id. */
+void qr_lane_identity(const struct qr_session *session, const struct qr_lane *lane,
+                      uint32_t block, struct qr_page_identity *out);
+void qr_lane_page_id(const struct qr_session *session, const struct qr_lane *lane,
+                     const uint8_t block_id[QR_HASH_BYTES], uint8_t out[QR_HASH_BYTES]);
+/**
+ * Verify pinned bytes: format, checksum, identity of this lane and block. A page that had to
+ * get a block id of its own is recognized by its page id. ECORRUPT, EMISMATCH.
+ */
+quire_status qr_page_verify(const struct qr_session *session, const struct qr_lane *lane,
+                            uint32_t block, const uint8_t block_id[QR_HASH_BYTES],
+                            uint32_t entry, const struct qr_pinned *pinned,
+                            struct qr_page_view *view, struct qr_error *e);
+
+size_t qr_lane_chunk_bytes(const struct qr_session *session, const struct qr_lane *lane);
+/** Rows of one lane's chunk as the codec wants them. */
+void qr_chunk_rows(const struct qr_session *session, const struct qr_lane *lane,
+                   const struct qr_chunk *chunk, struct qr_rows *key, struct qr_rows *value);
+
+/* ---- sizes of pooled records ------------------------------------------------------------ */
+
+size_t qr_cursor_bytes(void);
+size_t qr_append_bytes(void);
+/** Free what an append record owns between uses. */
+void qr_append_end(void *object);
+
+static inline uint64_t qr_min_u64(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline uint64_t qr_max_u64(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+#endif
