@@ -1,0 +1,360 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Begin and end of every append: who may, where it starts, and the commit that makes all lanes
+ * longer at once or none.
+ */
+#include "append.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SCRATCH_KEPT_BYTES (1u << 20) /* larger scratch is not kept between appends */
+
+size_t qr_append_bytes(void)
+{
+    return sizeof(struct qr_append_job);
+}
+
+void qr_append_end(void *object)
+{
+    struct qr_append_job *job = object;
+
+    free(job->lanes);
+    free(job->chunks);
+    free(job->pages);
+    free(job->targets);
+    free(job->scratch);
+}
+
+/* ---- arrays that outlive the append ------------------------------------------------------ */
+
+static quire_status room(void **array, size_t *capacity, size_t wanted, size_t element_bytes,
+                         struct qr_error *e)
+{
+    if (wanted <= *capacity)
+        return QUIRE_OK;
+    const size_t grown = wanted + wanted / 2 + 16;
+    void *moved = realloc(*array, grown * element_bytes);
+    if (!moved)
+        return qr_error_set(e, QUIRE_ENOMEM, "no memory for an append of %zu parts", wanted);
+    *array = moved;
+    *capacity = grown;
+    return QUIRE_OK;
+}
+
+#define ROOM(job, array, capacity, wanted, e)                                                  \
+    room((void **)(void *)&(job)->array, &(job)->capacity, (wanted), sizeof(*(job)->array), (e))
+
+quire_status qr_append_room_lanes(struct qr_append_job *job, size_t n, struct qr_error *e)
+{
+    return ROOM(job, lanes, lane_capacity, job->lane_count + n, e);
+}
+
+quire_status qr_append_room_pages(struct qr_append_job *job, size_t n, struct qr_error *e)
+{
+    return ROOM(job, pages, page_capacity, job->page_count + n, e);
+}
+
+quire_status qr_append_room_chunks(struct qr_append_job *job, size_t n, struct qr_error *e)
+{
+    return ROOM(job, chunks, chunk_capacity, job->chunk_count + n, e);
+}
+
+quire_status qr_append_room_targets(struct qr_append_job *job, size_t n, struct qr_error *e)
+{
+    return ROOM(job, targets, target_capacity, n, e);
+}
+
+quire_status qr_append_room_scratch(struct qr_append_job *job, size_t bytes, struct qr_error *e)
+{
+    if (bytes <= job->scratch_capacity)
+        return QUIRE_OK;
+    const size_t rounded = (bytes + 4095u) & ~(size_t)4095u;
+    uint8_t *scratch = aligned_alloc(64, rounded);
+    if (!scratch)
+        return qr_error_set(e, QUIRE_ENOMEM, "no memory for a scratch of %zu bytes", bytes);
+    free(job->scratch);
+    job->scratch = scratch;
+    job->scratch_capacity = rounded;
+    return QUIRE_OK;
+}
+
+/* ---- checks ------------------------------------------------------------------------------ */
+
+static quire_status check_request(const struct qr_session *session,
+                                  const struct qr_append *append, struct qr_error *e)
+{
+    const uint32_t layers = session->model->layer_count;
+
+    if (append->tokens < 1)
+        return qr_error_set(e, QUIRE_EINVAL, "append of 0 tokens: need at least 1");
+    if (append->layers < 1 || append->first_layer >= layers ||
+        append->layers > layers - append->first_layer)
+        return qr_error_set(e, QUIRE_EINVAL, "layers [%u, +%u): the model has %u",
+                            append->first_layer, append->layers, layers);
+    if (append->shard >= session->head_shards)
+        return qr_error_set(e, QUIRE_EINVAL, "head shard %u: the session has %u", append->shard,
+                            session->head_shards);
+    if (append->position > QR_POSITION_MAX ||
+        append->tokens > QR_POSITION_MAX + 1 - append->position)
+        return qr_error_set(e, QUIRE_ETOOBIG, "tokens [%" PRIu64 ", +%u): positions end at %u",
+                            append->position, append->tokens, QR_POSITION_MAX);
+    if (append->durable)
+        return qr_error_set(e, QUIRE_EUNSUPPORTED,
+                            "durability \"disk\": this store has no disk tier");
+    return QUIRE_OK;
+}
+
+static quire_status gap(const struct qr_lane *lane, uint64_t position, struct qr_error *e)
+{
+    qr_error_set(e, QUIRE_EGAP,
+                 "append at %" PRIu64 " but layer %u has %" PRIu64
+                 " tokens: append from there or earlier",
+                 position, lane->layer, lane->length);
+    if (e) {
+        e->length = lane->length;
+        e->layer = lane->layer;
+    }
+    return QUIRE_EGAP;
+}
+
+/* A gap in any lane refuses the request before a byte of it is read. */
+static quire_status check_lanes(struct qr_append_job *job, struct qr_error *e)
+{
+    const struct qr_append *append = job->append;
+    uint32_t lanes = 0;
+
+    for (uint32_t i = 0; i < append->layers; i++) {
+        const struct qr_lane *lane =
+            qr_session_lane(job->session, append->first_layer + i, append->shard);
+        if (!lane)
+            continue;
+        lanes++;
+        if (append->position > lane->length)
+            return gap(lane, append->position, e);
+    }
+    if (lanes == 0)
+        return qr_error_set(e, QUIRE_EINVAL, "layers [%u, +%u) have no KV cache",
+                            append->first_layer, append->layers);
+    return qr_append_room_lanes(job, lanes, e);
+}
+
+static quire_status stage_tokens(struct qr_append_job *job, struct qr_error *e)
+{
+    const struct qr_append *append = job->append;
+    struct qr_blocks *blocks = &job->session->blocks;
+    const uint64_t end = append->position + append->tokens;
+
+    /* Readers copy block ids under the lock; growing may move them. */
+    pthread_mutex_lock(&job->session->lock);
+    quire_status status = qr_blocks_reserve(blocks, (uint32_t)(end / blocks->page_tokens) + 1,
+                                            append->token_ids ? end : 0, e);
+    pthread_mutex_unlock(&job->session->lock);
+    if (status == QUIRE_OK && append->token_ids)
+        status = qr_blocks_stage_tokens(blocks, append->position, append->token_ids,
+                                        append->tokens, e);
+    return status;
+}
+
+quire_status qr_append_begin(struct qr_store *store, uint32_t ns,
+                             const struct qr_append *append, struct qr_append_job **out,
+                             struct qr_error *e)
+{
+    struct qr_session *session;
+    quire_status status = qr_session_acquire(store, ns, append->session, &session, e);
+
+    if (status != QUIRE_OK)
+        return status;
+    struct qr_append_job *job = qr_pool_take(store->appends);
+    if (!job) {
+        qr_session_release(session);
+        return qr_error_set(e, QUIRE_EFULL, "%u appends are under way: retry", QR_APPENDS_MAX);
+    }
+    job->session = session;
+    job->append = append;
+    job->lane_count = job->chunk_count = job->page_count = 0;
+    job->sealed = job->shared = job->unshared = job->restored = job->received = 0;
+    pthread_mutex_lock(&session->write_lock);
+    pthread_mutex_lock(&session->lock);
+    status = qr_session_check_writer(session, append->epoch, e);
+    pthread_mutex_unlock(&session->lock);
+    qr_session_used(session);
+    if (status == QUIRE_OK)
+        status = check_request(session, append, e);
+    if (status == QUIRE_OK)
+        status = check_lanes(job, e);
+    if (status == QUIRE_OK)
+        status = stage_tokens(job, e);
+    if (status == QUIRE_OK)
+        *out = job;
+    else
+        (void)qr_append_finish(job, status, NULL, NULL);
+    return status;
+}
+
+/* ---- staging ----------------------------------------------------------------------------- */
+
+quire_status qr_append_stage_lane(struct qr_append_job *job, struct qr_lane *lane,
+                                  struct qr_error *e)
+{
+    quire_status status = qr_append_room_lanes(job, 1, e);
+
+    if (status != QUIRE_OK)
+        return status;
+    job->lanes[job->lane_count++] = (struct qr_staged_lane){
+        .lane = lane,
+        .length = lane->length,
+        .sealed = lane->sealed,
+        .first_chunk = (uint32_t)job->chunk_count,
+        .first_page = (uint32_t)job->page_count,
+    };
+    return QUIRE_OK;
+}
+
+static struct qr_chunk *staged_chunk(const struct qr_append_job *job,
+                                     const struct qr_staged_lane *staged, uint32_t block)
+{
+    for (uint32_t i = 0; i < staged->chunks; i++) {
+        const struct qr_staged_chunk *c = &job->chunks[staged->first_chunk + i];
+        if (c->chunk && c->block == block)
+            return c->chunk;
+    }
+    return NULL;
+}
+
+struct qr_chunk *qr_append_chunk(const struct qr_append_job *job,
+                                 const struct qr_staged_lane *staged, uint32_t block)
+{
+    const struct qr_lane *lane = staged->lane;
+    struct qr_chunk *chunk = staged_chunk(job, staged, block);
+
+    if (chunk)
+        return chunk;
+    if (block >= lane->sealed && block - lane->sealed < lane->tail_count)
+        return lane->tail[block - lane->sealed];
+    return NULL;
+}
+
+/* ---- commit ------------------------------------------------------------------------------ */
+
+static void commit_pages(struct qr_append_job *job, const struct qr_staged_lane *staged)
+{
+    struct qr_index *index = job->session->store->index;
+    struct qr_lane *lane = staged->lane;
+
+    for (uint32_t i = 0; i < staged->pages; i++) {
+        const struct qr_staged_page *page = &job->pages[staged->first_page + i];
+        const uint32_t old = page->block < lane->sealed ? lane->pages[page->block] : 0;
+        const bool replaces = page->block < lane->sealed;
+        lane->pages[page->block] = page->entry;
+        if (replaces) /* the manifest had its own reference */
+            qr_index_unref(index, &old, 1);
+    }
+}
+
+static void commit_tail(struct qr_append_job *job, const struct qr_staged_lane *staged)
+{
+    const uint32_t page_tokens = job->session->policy.page_tokens;
+    struct qr_lane *lane = staged->lane;
+    const uint32_t end = (uint32_t)((staged->length + page_tokens - 1) / page_tokens);
+    const uint32_t old_count = lane->tail_count, old_sealed = lane->sealed;
+
+    for (uint32_t i = 0; i < old_count; i++) {
+        const uint32_t block = old_sealed + i;
+        if (block < staged->sealed || staged_chunk(job, staged, block))
+            qr_chunk_disown(lane->tail[i]);
+    }
+    lane->tail_count = 0;
+    for (uint32_t block = staged->sealed; block < end; block++) {
+        struct qr_chunk *chunk = staged_chunk(job, staged, block);
+        const uint64_t rows =
+            qr_min_u64(staged->length - (uint64_t)block * page_tokens, page_tokens);
+        if (!chunk) /* moves down: its old place is not overwritten yet */
+            chunk = lane->tail[block - old_sealed];
+        if (atomic_load(&chunk->high) < rows)
+            atomic_store(&chunk->high, (uint32_t)rows);
+        assert(lane->tail_count < job->session->tail_max);
+        lane->tail[lane->tail_count++] = chunk;
+    }
+}
+
+static void commit(struct qr_append_job *job, struct qr_append_result *out)
+{
+    struct qr_session *session = job->session;
+    struct qr_append_result result = {.length = UINT64_MAX, .repeated_tokens = UINT32_MAX};
+
+    pthread_mutex_lock(&session->lock);
+    for (size_t i = 0; i < job->lane_count; i++) {
+        const struct qr_staged_lane *staged = &job->lanes[i];
+        commit_pages(job, staged);
+        commit_tail(job, staged);
+        staged->lane->sealed = staged->sealed;
+        staged->lane->length = staged->length;
+        result.length = qr_min_u64(result.length, staged->length);
+        if (staged->repeated < result.repeated_tokens)
+            result.repeated_tokens = staged->repeated;
+    }
+    qr_blocks_commit(&session->blocks);
+    result.committed = qr_session_length(session, NULL);
+    pthread_mutex_unlock(&session->lock);
+    if (out)
+        *out = result;
+}
+
+static void count(const struct qr_append_job *job)
+{
+    struct qr_counters *counters = &job->session->store->counters;
+    uint64_t repeated = 0;
+
+    for (size_t i = 0; i < job->lane_count; i++)
+        repeated += job->lanes[i].repeated;
+    qr_counter_add(&counters->appends, 1);
+    qr_counter_add(&counters->repeated_tokens, repeated);
+    qr_counter_add(&counters->appended_tokens,
+                   job->lane_count * (uint64_t)job->append->tokens - repeated);
+    qr_counter_add(&counters->pages_sealed, job->sealed);
+    qr_counter_add(&counters->pages_shared, job->shared);
+    qr_counter_add(&counters->pages_unshared, job->unshared);
+    qr_counter_add(&counters->pages_restored, job->restored);
+    qr_counter_add(&counters->pages_received, job->received);
+}
+
+static void give_back(struct qr_append_job *job)
+{
+    struct qr_session *session = job->session;
+
+    for (size_t i = 0; i < job->page_count; i++)
+        qr_index_unref(session->store->index, &job->pages[i].entry, 1);
+    for (size_t i = 0; i < job->chunk_count; i++) {
+        if (job->chunks[i].chunk)
+            qr_chunk_disown(job->chunks[i].chunk);
+    }
+    qr_blocks_abort(&session->blocks);
+    qr_counter_add(&session->store->counters.appends_failed, 1);
+}
+
+quire_status qr_append_finish(struct qr_append_job *job, quire_status status,
+                              struct qr_append_result *out, struct qr_error *e)
+{
+    struct qr_session *session = job->session;
+    struct qr_store *store = session->store;
+
+    (void)e;
+    if (status == QUIRE_OK) {
+        commit(job, out);
+        count(job);
+    } else {
+        give_back(job);
+    }
+    pthread_mutex_unlock(&session->write_lock);
+    if (job->scratch_capacity > SCRATCH_KEPT_BYTES) {
+        free(job->scratch);
+        job->scratch = NULL;
+        job->scratch_capacity = 0;
+    }
+    qr_pool_give(store->appends, job);
+    qr_session_release(session);
+    return status;
+}
