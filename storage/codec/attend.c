@@ -44,9 +44,8 @@ static size_t source_bytes(uint32_t tokens, uint32_t key_dim, uint32_t value_dim
     const size_t wide =
         qr_attend_round16(key_dim > value_dim ? key_dim : value_dim) * sizeof(float);
     const size_t block = (QR_ATTEND_BLOCK + 2u) * wide;
-    const size_t turn = (size_t)qr_attend_round16(tokens) * key_dim * sizeof(float);
     const size_t value = (size_t)qr_attend_round16(tokens) * value_dim;
-    return round64(turn) + round64(block) + 4u * round64(value) + QR_ATTEND_TILE_BYTES;
+    return round64(block) + 4u * round64(value) + QR_ATTEND_TILE_BYTES;
 }
 
 size_t qr_attend_scratch_bytes(uint32_t page_tokens, uint32_t key_dim, uint32_t value_dim,

@@ -39,10 +39,10 @@ size_t qr_attend_scratch_bytes(uint32_t page_tokens, uint32_t key_dim, uint32_t 
                                uint32_t count);
 
 /**
- * Transpose a page's rotation (qr_rotation_make) to [rotary_dim][tokens]: what the kernels on
- * the codes read. One table serves all layers, heads and calls at these positions, so a caller
- * that keeps it gains about a tenth. out: tokens * rotary_dim floats, 64-byte aligned; tokens
- * and rotary_dim of the page.
+ * Lay out a page's rotation (qr_rotation_make) as the kernels on the codes read it: tiles of 32
+ * tokens (16 in pages of 16), in each [rotary_dim][tile]. One table serves all layers, heads
+ * and calls at these positions; a caller that keeps it saves the calls this work. out: tokens *
+ * rotary_dim floats, 64-byte aligned. tokens: of the page.
  */
 void qr_attend_rotation_by_channel(const float *rotation, uint32_t tokens, uint32_t rotary_dim,
                                    float *out);

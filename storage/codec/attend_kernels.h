@@ -9,8 +9,10 @@
 
 #include "attend.h"
 
-#define QR_ATTEND_ROWS 16u          /* query rows taken at a time */
-#define QR_ATTEND_TILE_BYTES 40960u /* most that the key kernels put into scratch */
+#define QR_ATTEND_ROWS 16u /* query rows taken at a time */
+#define QR_ATTEND_TILE 32u /* tokens of a tile of qr_attend_rotation_by_channel */
+/* Scratch of the key kernels. */
+#define QR_ATTEND_TILE_BYTES (40960u + QR_ATTEND_TILE * QR_DIM_MAX * 4u)
 #define QR_ATTEND_BLOCK 32u /* tokens expanded at a time where codes are not used directly */
 
 static inline uint32_t qr_attend_round16(uint32_t n)
@@ -47,9 +49,11 @@ struct qr_attend_key_codes {
     const uint8_t *codes;   /* [tokens][row_bytes] */
     const uint16_t *scales; /* [tokens / group][2][dim] FP16 */
     uint32_t dim, bits, group, row_bytes;
+    const float *rotation; /* [tokens][rotary_dim]: cosines, then sines; NULL: none */
     const float
-        *turn; /* [rotary_dim][turn_stride]: cosines, then sines; token last. NULL: none */
-    uint32_t turn_stride, rotary_dim;
+        *by_channel;     /* the same as qr_attend_rotation_by_channel lays it out, or NULL */
+    uint32_t rotary_dim; /* 0: no rotation */
+    const uint8_t *prefetch; /* what will be read after the scores, row_bytes a token */
     enum qr_rope_layout layout;
 };
 

@@ -10,13 +10,14 @@
 #include <immintrin.h>
 
 #define INLINE static inline __attribute__((always_inline))
-#define TILE 32u /* tokens at a time: one group, or a part of one */
+#define TILE QR_ATTEND_TILE /* tokens at a time: one group, or a part of one */
 
 /** Where the codes of a channel are in the transposed tile, and tables of the group. */
 struct tile {
     uint32_t words[QR_DIM_MAX / 8 * TILE]; /* [dword of a row][token] */
     float scales[2 * QR_DIM_MAX];          /* dim scales, then dim minima */
     uint32_t offset[QR_DIM_MAX], shift[QR_DIM_MAX];
+    float turned[QR_DIM_MAX * TILE]; /* rotation of these tokens, when the caller has none */
 };
 
 _Static_assert(sizeof(struct tile) <= QR_ATTEND_TILE_BYTES, "part of the scratch");
@@ -84,18 +85,41 @@ INLINE void decode(const struct tile *tile, uint32_t dim, uint32_t channel, __m5
         _mm512_permutexvar_ps(_mm512_srlv_epi32(_mm512_load_si512(words + 16), shift), table);
 }
 
+/** In a register from here on: folded into two instructions each, these loads cost more than
+ * the arithmetic. */
+INLINE __m512 load_once(const float *p)
+{
+    __m512 x = _mm512_loadu_ps(p);
+    __asm__("" : "+v"(x));
+    return x;
+}
+
 INLINE void rotate(__m512 *x1, __m512 *x2, const float *cosine, const float *sine)
 {
-    const __m512 c = _mm512_loadu_ps(cosine), s = _mm512_loadu_ps(sine);
+    const __m512 c = load_once(cosine), s = load_once(sine);
     const __m512 y1 = _mm512_fmsub_ps(*x1, c, _mm512_mul_ps(*x2, s));
     *x2 = _mm512_fmadd_ps(*x2, c, _mm512_mul_ps(*x1, s));
     *x1 = y1;
 }
 
+/** Memory is slower than this loop and pages of memory end a hardware prefetch: fetch a piece
+ * of the next tile and of this tile's values with every channel. */
+struct ahead {
+    const uint8_t *codes, *values, *scales;
+    size_t step, scales_step;
+};
+
+INLINE void prefetch(const struct ahead *ahead, uint32_t channel)
+{
+    _mm_prefetch((const char *)ahead->codes + channel * ahead->step, _MM_HINT_T0);
+    _mm_prefetch((const char *)ahead->values + channel * ahead->step, _MM_HINT_T1);
+    _mm_prefetch((const char *)ahead->scales + channel * ahead->scales_step, _MM_HINT_T0);
+}
+
 /** Scores of 32 tokens for `rows` rows. */
 INLINE void score_tile(const struct qr_attend_part *part, uint32_t row, uint32_t rows,
                        const struct qr_attend_key_codes *key, const struct tile *tile,
-                       uint32_t first)
+                       const float *turn, uint32_t first)
 {
     const uint32_t dim = part->key_dim, pairs = key->rotary_dim / 2;
     const uint32_t step = key->layout == QR_ROPE_HALF ? 1 : 2;
@@ -104,14 +128,27 @@ INLINE void score_tile(const struct qr_attend_part *part, uint32_t row, uint32_t
     const __m512 iota =
         key->bits == 4 ? _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
                        : _mm512_setr_ps(0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3);
+    const uint8_t *next =
+        (const uint8_t *)(key->scales + (first / key->group + 1) * 2 * key->dim);
+    const struct ahead ahead = {
+        key->codes + (size_t)(first + TILE) * key->row_bytes,
+        key->prefetch + (size_t)first * key->row_bytes,
+        next,
+        TILE * key->row_bytes / key->dim,
+        4,
+    };
     __m512 z[4][2];
     for (uint32_t r = 0; r < rows; r++)
         z[r][0] = z[r][1] = _mm512_setzero_ps();
     for (uint32_t i = 0; i < pairs; i++) {
         const uint32_t c1 = i * step, c2 = c1 + partner;
-        const float *cosine = key->turn + (size_t)i * key->turn_stride + first;
-        const float *sine = cosine + (size_t)pairs * key->turn_stride;
+        const float *cosine = turn + i * TILE, *sine = cosine + pairs * TILE;
         __m512 x1[2], x2[2];
+        prefetch(&ahead, i * 2);
+        _mm_prefetch((const char *)(cosine + 8 * TILE), _MM_HINT_T0);
+        _mm_prefetch((const char *)(cosine + 8 * TILE + 16), _MM_HINT_T0);
+        _mm_prefetch((const char *)(sine + 8 * TILE), _MM_HINT_T0);
+        _mm_prefetch((const char *)(sine + 8 * TILE + 16), _MM_HINT_T0);
         decode(tile, key->dim, c1, iota, x1);
         decode(tile, key->dim, c2, iota, x2);
         for (uint32_t h = 0; h < 2; h++)
@@ -125,6 +162,7 @@ INLINE void score_tile(const struct qr_attend_part *part, uint32_t row, uint32_t
     }
     for (uint32_t c = 2 * pairs; c < key->dim; c++) {
         __m512 x[2];
+        prefetch(&ahead, c);
         decode(tile, key->dim, c, iota, x);
         for (uint32_t r = 0; r < rows; r++)
             for (uint32_t h = 0; h < 2; h++)
@@ -136,23 +174,43 @@ INLINE void score_tile(const struct qr_attend_part *part, uint32_t row, uint32_t
 }
 
 static void score_rows(const struct qr_attend_part *part, const struct qr_attend_key_codes *key,
-                       const struct tile *tile, uint32_t first)
+                       const struct tile *tile, const float *turn, uint32_t first)
 {
     for (uint32_t row = 0; row < part->rows; row += 4) {
         switch (part->rows - row) {
         case 1:
-            score_tile(part, row, 1, key, tile, first);
+            score_tile(part, row, 1, key, tile, turn, first);
             break;
         case 2:
-            score_tile(part, row, 2, key, tile, first);
+            score_tile(part, row, 2, key, tile, turn, first);
             break;
         case 3:
-            score_tile(part, row, 3, key, tile, first);
+            score_tile(part, row, 3, key, tile, turn, first);
             break;
         default:
-            score_tile(part, row, 4, key, tile, first);
+            score_tile(part, row, 4, key, tile, turn, first);
         }
     }
+}
+
+/** Rotation of the tile at token `first`: the caller's, or made here. */
+static const float *turn_tile(const struct qr_attend_key_codes *key, struct tile *tile,
+                              uint32_t first)
+{
+    if (!key->rotation)
+        return NULL;
+    if (key->by_channel)
+        return key->by_channel + (size_t)first * key->rotary_dim;
+    const float *from = key->rotation + (size_t)first * key->rotary_dim;
+    const size_t row = key->rotary_dim * sizeof(float);
+    if (row % 16) {
+        qr_attend_rotation_by_channel(from, TILE, key->rotary_dim, tile->turned);
+        return tile->turned;
+    }
+    uint32_t *to = (uint32_t *)(void *)tile->turned;
+    transpose16((const uint8_t *)from, row, to);
+    transpose16((const uint8_t *)from + 16 * row, row, to + 16);
+    return tile->turned;
 }
 
 void qr_attend_key_codes_avx512(const struct qr_attend_part *part,
@@ -168,7 +226,7 @@ void qr_attend_key_codes_avx512(const struct qr_attend_part *part,
             widen_scales(scales, 2 * key->dim, tile->scales);
         transpose16(codes, key->row_bytes, tile->words);
         transpose16(codes + 16 * key->row_bytes, key->row_bytes, tile->words + 16);
-        score_rows(part, key, tile, at);
+        score_rows(part, key, tile, turn_tile(key, tile, at), at);
     }
 }
 #endif

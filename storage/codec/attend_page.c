@@ -20,11 +20,11 @@ struct page_source {
 void qr_attend_rotation_by_channel(const float *rotation, uint32_t tokens, uint32_t rotary_dim,
                                    float *out)
 {
-    const uint32_t tile = 16; /* a cache line of floats: both sides stay in L1 */
-    for (uint32_t t0 = 0; t0 < tokens; t0 += tile)
+    const uint32_t tile = tokens < QR_ATTEND_TILE ? tokens : QR_ATTEND_TILE;
+    for (uint32_t first = 0; first < tokens; first += tile)
         for (uint32_t i = 0; i < rotary_dim; i++)
-            for (uint32_t t = t0; t < t0 + tile && t < tokens; t++)
-                out[(size_t)i * tokens + t] = rotation[(size_t)t * rotary_dim + i];
+            for (uint32_t t = first; t < first + tile; t++)
+                *out++ = rotation[(size_t)t * rotary_dim + i];
 }
 
 /** A page that is mostly raw rows gains nothing on the codes. */
@@ -133,12 +133,13 @@ static void run_blocks(const struct page_source *s, enum qr_which which,
     }
 }
 
-static void key_scores(const struct page_source *s, struct qr_attend_part part, uint32_t first,
-                       uint32_t last)
+static void key_scores(const struct page_source *s, const struct qr_attend_part *part,
+                       uint32_t first, uint32_t last)
 {
     const struct qr_page_header *h = s->page->header;
     const size_t row_bytes = qr_spec_row_bytes(&h->key, h->key_dim);
-    struct qr_attend_key_codes key = {
+    const size_t value_bytes = qr_spec_row_bytes(&h->value, h->value_dim);
+    const struct qr_attend_key_codes key = {
         .codes = s->page->key_codes + s->head * h->tokens * row_bytes,
         .scales = (const uint16_t *)(const void *)s->page->key_scales +
                   (size_t)s->head * (h->tokens / h->key.group) * 2 * h->key_dim,
@@ -146,19 +147,14 @@ static void key_scores(const struct page_source *s, struct qr_attend_part part, 
         .bits = h->key.bits,
         .group = h->key.group,
         .row_bytes = (uint32_t)row_bytes,
-        .turn = s->by_channel,
-        .turn_stride = h->tokens,
+        .rotation = s->rotation,
+        .by_channel = s->by_channel,
         .rotary_dim = s->rotation ? s->rotary_dim : 0,
         .layout = (enum qr_rope_layout)h->rope_layout,
+        .prefetch = s->page->value_codes + s->head * h->tokens * value_bytes,
     };
-    if (s->rotation && !s->by_channel) {
-        float *turn = (float *)(void *)part.scratch;
-        qr_attend_rotation_by_channel(s->rotation, h->tokens, s->rotary_dim, turn);
-        key.turn = turn;
-        part.scratch += ((size_t)h->tokens * s->rotary_dim * sizeof(float) + 63) & ~(size_t)63;
-    }
-    qr_attend_kernels()->key_codes(&part, &key, first & ~31u, (last + 31u) & ~31u);
-    raw_scores(s, &part, first, last);
+    qr_attend_kernels()->key_codes(part, &key, first & ~31u, (last + 31u) & ~31u);
+    raw_scores(s, part, first, last);
 }
 
 static void scores(const struct qr_attend_source *source, const struct qr_attend_part *part,
@@ -166,7 +162,7 @@ static void scores(const struct qr_attend_source *source, const struct qr_attend
 {
     const struct page_source *s = (const struct page_source *)source;
     if (key_on_codes(s->page->header))
-        key_scores(s, *part, first, last);
+        key_scores(s, part, first, last);
     else
         run_blocks(s, QR_KEY, part, first, last);
 }
