@@ -292,7 +292,7 @@ static quire_status seal_cell(struct quire_op *op, struct qr_buffer *buffer,
         struct seal seal = *first;
         uint8_t field[QR_WIRE_FIELD_HEAD_MAX];
         uint8_t *page = buffer->data + room + i * (seal.page_max + 64);
-        size_t bytes, before;
+        size_t bytes = 0, before;
         seal.token += i * step;
         if (seal_block(op, &seal, page, &bytes, e))
             return e->status;

@@ -56,14 +56,22 @@ INLINE void add_lanes64(float *out, __m512 lo, __m512 hi, float min)
 #undef NAME
 #undef w_dot
 
+#ifdef __clang__
+#pragma clang attribute push(__attribute__((target("avx512vnni"))), apply_to = function)
+#else
 #pragma GCC push_options
 #pragma GCC target("avx512vnni")
+#endif
 #define NAME(x) x##_vnni64
 #define w_dot(acc, weight, code) _mm512_dpbusd_epi32(acc, weight, code)
 #include "attend_value_simd.h"
 #undef NAME
 #undef w_dot
+#ifdef __clang__
+#pragma clang attribute pop
+#else
 #pragma GCC pop_options
+#endif
 
 #undef BYTES
 #undef vi
@@ -126,14 +134,22 @@ INLINE void add_lanes32(float *out, __m256 lo, __m256 hi, float min)
 #undef NAME
 #undef w_dot
 
+#ifdef __clang__
+#pragma clang attribute push(__attribute__((target("avx512vnni"))), apply_to = function)
+#else
 #pragma GCC push_options
 #pragma GCC target("avx512vnni")
+#endif
 #define NAME(x) x##_vnni32
 #define w_dot(acc, weight, code) _mm256_dpbusd_epi32(acc, weight, code)
 #include "attend_value_simd.h"
 #undef NAME
 #undef w_dot
+#ifdef __clang__
+#pragma clang attribute pop
+#else
 #pragma GCC pop_options
+#endif
 
 #undef BYTES
 #undef vi
@@ -195,14 +211,22 @@ INLINE void add_lanes16(float *out, __m128 lo, __m128 hi, float min)
 #undef NAME
 #undef w_dot
 
+#ifdef __clang__
+#pragma clang attribute push(__attribute__((target("avx512vnni"))), apply_to = function)
+#else
 #pragma GCC push_options
 #pragma GCC target("avx512vnni")
+#endif
 #define NAME(x) x##_vnni16
 #define w_dot(acc, weight, code) _mm_dpbusd_epi32(acc, weight, code)
 #include "attend_value_simd.h"
 #undef NAME
 #undef w_dot
+#ifdef __clang__
+#pragma clang attribute pop
+#else
 #pragma GCC pop_options
+#endif
 
 struct width {
     void (*interleave)(const struct plan *plan, const uint8_t *codes);
