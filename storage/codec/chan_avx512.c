@@ -5,6 +5,13 @@
 #include "vector_avx512.h"
 
 #include "chan_simd.h"
+#include "fused.h"
+
+static bool expand_fused(const struct qr_tensor *tensor, const uint8_t *codes,
+                         const uint8_t *scales, const struct qr_expand *to)
+{
+    return qr_fused_multiply(tensor, codes, scales, to);
+}
 
 const struct qr_chan_kernels qr_chan_avx512 = {encode_channels, encode_token, decode_channels,
-                                               decode_token, NULL};
+                                               decode_token, expand_fused};

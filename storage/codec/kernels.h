@@ -78,6 +78,13 @@ static inline void *qr_expand_at(const struct qr_expand *to, uint32_t token, uin
            (head - to->first_head) * to->head_stride;
 }
 
+/** Every row of the range starts at a whole cache line and may bypass the caches. */
+static inline bool qr_expand_streams(const struct qr_expand *to)
+{
+    const uintptr_t mixed = (uintptr_t)to->dst | to->token_stride | to->head_stride;
+    return to->stream && mixed % 64 == 0;
+}
+
 /** How to emit rows of `token`. */
 static inline struct qr_emit qr_expand_emit(const struct qr_expand *to, uint32_t token)
 {

@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Expansion of `chan` to FP16 without a detour over FP32 rows, for the common
+ * shapes: codes of 2, 4 or 8 bits, rows of whole blocks of 128 channels (or one
+ * of 64), no rotation or half-layout rotation of the whole row. Same bits as
+ * the general kernels; everything else is left to them.
+ */
+#include <immintrin.h>
+
+#include "fused.h"
+#include "proto/packing.h"
+
+#define ALWAYS static inline __attribute__((always_inline))
+#define VECTORS 8 /* of 16 channels in a block of 128 */
+
+/**
+ * How a block of channels lies in its row: `planes` x `units` vectors of 16 words, vector
+ * (p, u) holding channels first + p * words + 16 * u; words: of the whole row.
+ */
+struct block {
+    uint32_t words, first; /* channels of plane 0: first .. first + 16 * units */
+};
+
+ALWAYS uint32_t channel_of(const struct block *b, int units, int v)
+{
+    return b->first + (uint32_t)(v / units) * b->words + 16u * (uint32_t)(v % units);
+}
+
+/** Store 32 channels that follow each other. */
+ALWAYS void put_pair(uint16_t *to, __m256i low, __m256i high, bool stream)
+{
+    const __m512i both = _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+    if (stream)
+        _mm512_stream_si512((void *)to, both);
+    else
+        _mm512_storeu_si512(to, both);
+}
+
+ALWAYS __m256i to_f16(__m512 x)
+{
+    return _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT);
+}
+
+/**
+ * One block of `planes` x `units` vectors of a token. Codes are not shifted down: the scale of
+ * plane p carries 2^(-width * p), which is exact.
+ */
+ALWAYS void expand_block(const uint8_t *row, const struct block *b, int planes, int units,
+                         const __m512 *scale, const __m512 *minimum, const float *turn,
+                         uint32_t half, uint16_t *to, bool stream)
+{
+    const int width = 16 / planes, vectors = planes * units;
+    __m512i words[4];
+    __m512 x[VECTORS];
+    for (int u = 0; u < units; u++)
+        words[u] = _mm512_cvtepu16_epi32(
+            _mm256_loadu_si256((const void *)(row + 2 * (b->first + 16u * (uint32_t)u))));
+    for (int v = 0; v < vectors; v++) {
+        const int mask = ((1 << width) - 1) << (width * (v / units));
+        const __m512i q = _mm512_and_si512(words[v % units], _mm512_set1_epi32(mask));
+        x[v] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(q), scale[v], minimum[v]);
+    }
+    for (int v = 0; turn && v < vectors / 2; v++) {
+        const uint32_t at = channel_of(b, units, v);
+        const __m512 c = _mm512_loadu_ps(turn + at), s = _mm512_loadu_ps(turn + half + at);
+        const __m512 x1 = x[v], x2 = x[v + vectors / 2];
+        x[v] = _mm512_fmsub_ps(x1, c, _mm512_mul_ps(x2, s));
+        x[v + vectors / 2] = _mm512_fmadd_ps(x2, c, _mm512_mul_ps(x1, s));
+    }
+    for (int v = 0; v < vectors; v += 2) /* units == 1 needs words == 16: planes follow */
+        put_pair(to + channel_of(b, units, v), to_f16(x[v]), to_f16(x[v + 1]), stream);
+}
+
+/** The rows of one head that share scales, and where they go. */
+struct span {
+    const uint8_t *codes; /* row of token 0 */
+    const void *scales;   /* of this head */
+    uint32_t head, first, last, row_bytes;
+};
+
+ALWAYS bool skips(const struct qr_expand *to, uint32_t token)
+{
+    return qr_page_is_raw(to->raw_bitmap, token);
+}
+
+/** 2^(-width * plane) of vector v. */
+ALWAYS __m512 down(int planes, int units, int v)
+{
+    return _mm512_set1_ps(1.0f / (float)(1u << (16 / planes * (v / units))));
+}
+
+/** Groups along tokens: scales stay in registers for the whole span. */
+ALWAYS void span_channels(const struct qr_tensor *t, const struct span *s,
+                          const struct block *b, int planes, int units,
+                          const struct qr_expand *to, const float *turn, bool stream)
+{
+    const uint16_t *scales =
+        (const uint16_t *)s->scales + (size_t)(s->first / t->spec.group) * 2 * t->dim;
+    __m512 scale[VECTORS], minimum[VECTORS];
+    for (int v = 0; v < planes * units; v++) {
+        const uint16_t *at = scales + channel_of(b, units, v);
+        scale[v] = _mm512_mul_ps(_mm512_cvtph_ps(_mm256_loadu_si256((const void *)at)),
+                                 down(planes, units, v));
+        minimum[v] = _mm512_cvtph_ps(_mm256_loadu_si256((const void *)(at + t->dim)));
+    }
+    for (uint32_t token = s->first; token < s->last; token++)
+        if (!skips(to, token))
+            expand_block(s->codes + (size_t)token * s->row_bytes, b, planes, units, scale,
+                         minimum, turn ? turn + (size_t)token * t->dim : NULL, t->dim / 2,
+                         qr_expand_at(to, token, s->head), stream);
+}
+
+/** Groups along channels: scales are broadcast row by row. */
+ALWAYS void span_tokens(const struct qr_tensor *t, const struct span *s, const struct block *b,
+                        int planes, int units, const struct qr_expand *to, const float *turn,
+                        bool stream)
+{
+    const size_t groups = (t->dim + t->spec.group - 1u) / t->spec.group;
+    for (uint32_t token = s->first; token < s->last; token++) {
+        const uint16_t *pairs = (const uint16_t *)s->scales + token * groups * 2;
+        __m512 scale[VECTORS], minimum[VECTORS];
+        for (int v = 0; v < planes * units; v++) {
+            const uint16_t *pair = pairs + 2 * (channel_of(b, units, v) / t->spec.group);
+            scale[v] =
+                _mm512_mul_ps(_mm512_set1_ps(_cvtsh_ss(pair[0])), down(planes, units, v));
+            minimum[v] = _mm512_set1_ps(_cvtsh_ss(pair[1]));
+        }
+        if (!skips(to, token))
+            expand_block(s->codes + (size_t)token * s->row_bytes, b, planes, units, scale,
+                         minimum, turn ? turn + (size_t)token * t->dim : NULL, t->dim / 2,
+                         qr_expand_at(to, token, s->head), stream);
+    }
+}
+
+ALWAYS void span_blocks(const struct qr_tensor *t, const struct span *s, int planes, int units,
+                        const struct qr_expand *to, const float *turn, bool stream)
+{
+    struct block b = {t->dim / (uint32_t)planes, 0};
+    for (; b.first < b.words; b.first += 16u * (uint32_t)units)
+        if (t->spec.axis == QR_AXIS_CHANNEL)
+            span_channels(t, s, &b, planes, units, to, turn, stream);
+        else
+            span_tokens(t, s, &b, planes, units, to, turn, stream);
+}
+
+/** One function per shape, rotation and kind of store, so that each is straight code. */
+#define SPAN_OF(name, planes, units)                                                           \
+    static void name(const struct qr_tensor *t, const struct span *s,                          \
+                     const struct qr_expand *to, bool stream)                                  \
+    {                                                                                          \
+        if (to->rotation)                                                                      \
+            span_blocks(t, s, planes, units, to, to->rotation, stream);                        \
+        else                                                                                   \
+            span_blocks(t, s, planes, units, to, NULL, stream);                                \
+    }
+SPAN_OF(span_2_128, 8, 1)
+SPAN_OF(span_4_128, 4, 2)
+SPAN_OF(span_4_64, 4, 1)
+SPAN_OF(span_8_128, 2, 4)
+SPAN_OF(span_8_64, 2, 2)
+
+typedef void span_fn(const struct qr_tensor *t, const struct span *s,
+                     const struct qr_expand *to, bool stream);
+
+static span_fn *span_for(const struct qr_tensor *t)
+{
+    const bool blocks = t->dim % 128 == 0;
+    switch (t->spec.bits) {
+    case 2:
+        return t->dim == 128 ? span_2_128 : NULL;
+    case 4:
+        return blocks ? span_4_128 : t->dim == 64 ? span_4_64 : NULL;
+    case 8:
+        return blocks ? span_8_128 : t->dim == 64 ? span_8_64 : NULL;
+    default:
+        return NULL;
+    }
+}
+
+bool qr_fused_multiply(const struct qr_tensor *t, const uint8_t *codes, const uint8_t *scales,
+                       const struct qr_expand *to)
+{
+    const bool turns = to->rotation != NULL;
+    span_fn *span = span_for(t);
+    if (!span || to->dtype != QR_F16 ||
+        (turns && (to->rope_layout != QR_ROPE_HALF || to->rotary_dim != t->dim)))
+        return false;
+    const size_t row_bytes = qr_row_bytes(t->dim, t->spec.bits);
+    const size_t head_scales = qr_spec_scales_bytes(&t->spec, t->tokens, 1, t->dim);
+    const uint32_t last = to->first_token + to->token_count, step = t->spec.group;
+    const bool stream = qr_expand_streams(to);
+    for (uint32_t first = to->first_token, next; first < last; first = next) {
+        next = first - first % step + step;
+        next = next < last ? next : last;
+        for (uint32_t i = 0; i < to->head_count; i++) {
+            const uint32_t head = to->first_head + i;
+            const struct span s = {codes + head * t->tokens * row_bytes,
+                                   scales + head * head_scales,
+                                   head,
+                                   first,
+                                   next,
+                                   (uint32_t)row_bytes};
+            span(t, &s, to, stream);
+        }
+    }
+    return true;
+}
