@@ -10,7 +10,9 @@
 static bool expand_fused(const struct qr_tensor *tensor, const uint8_t *codes,
                          const uint8_t *scales, const struct qr_expand *to)
 {
-    return qr_fused_multiply(tensor, codes, scales, to);
+    return qr_fused_select(tensor, codes, scales, to) ||
+           qr_fused_lookup(tensor, codes, scales, to) ||
+           qr_fused_multiply(tensor, codes, scales, to);
 }
 
 const struct qr_chan_kernels qr_chan_avx512 = {encode_channels, encode_token, decode_channels,

@@ -26,14 +26,17 @@ ALWAYS uint32_t channel_of(const struct block *b, int units, int v)
     return b->first + (uint32_t)(v / units) * b->words + 16u * (uint32_t)(v % units);
 }
 
-/** Store 32 channels that follow each other. */
-ALWAYS void put_pair(uint16_t *to, __m256i low, __m256i high, bool stream)
+/** Store 32 channels that follow each other. Two halves measured faster into the caches, whole
+ * lines past them. */
+ALWAYS void put(uint16_t *to, __m256i low, __m256i high, bool stream)
 {
-    const __m512i both = _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
-    if (stream)
-        _mm512_stream_si512((void *)to, both);
-    else
-        _mm512_storeu_si512(to, both);
+    if (stream) {
+        const __m512i line = _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+        _mm512_stream_si512((void *)to, line);
+    } else {
+        _mm256_storeu_si256((void *)to, low);
+        _mm256_storeu_si256((void *)(to + 16), high);
+    }
 }
 
 ALWAYS __m256i to_f16(__m512 x)
@@ -67,8 +70,8 @@ ALWAYS void expand_block(const uint8_t *row, const struct block *b, int planes, 
         x[v] = _mm512_fmsub_ps(x1, c, _mm512_mul_ps(x2, s));
         x[v + vectors / 2] = _mm512_fmadd_ps(x2, c, _mm512_mul_ps(x1, s));
     }
-    for (int v = 0; v < vectors; v += 2) /* units == 1 needs words == 16: planes follow */
-        put_pair(to + channel_of(b, units, v), to_f16(x[v]), to_f16(x[v + 1]), stream);
+    for (int v = 0; v < vectors; v += 2) /* one unit: words == 16, the next plane follows */
+        put(to + channel_of(b, units, v), to_f16(x[v]), to_f16(x[v + 1]), stream);
 }
 
 /** The rows of one head that share scales, and where they go. */
@@ -103,11 +106,18 @@ ALWAYS void span_channels(const struct qr_tensor *t, const struct span *s,
                                  down(planes, units, v));
         minimum[v] = _mm512_cvtph_ps(_mm256_loadu_si256((const void *)(at + t->dim)));
     }
-    for (uint32_t token = s->first; token < s->last; token++)
+    const uint8_t *row = s->codes + (size_t)s->first * s->row_bytes;
+    uint8_t *at = qr_expand_at(to, s->first, s->head);
+    const size_t dim = t->dim;
+    turn = turn ? turn + s->first * dim : NULL;
+    for (uint32_t token = s->first; token < s->last; token++) {
         if (!skips(to, token))
-            expand_block(s->codes + (size_t)token * s->row_bytes, b, planes, units, scale,
-                         minimum, turn ? turn + (size_t)token * t->dim : NULL, t->dim / 2,
-                         qr_expand_at(to, token, s->head), stream);
+            expand_block(row, b, planes, units, scale, minimum, turn, (uint32_t)dim / 2,
+                         (uint16_t *)(void *)at, stream);
+        row += s->row_bytes;
+        at += to->token_stride;
+        turn = turn ? turn + dim : NULL;
+    }
 }
 
 /** Groups along channels: scales are broadcast row by row. */
@@ -115,12 +125,13 @@ ALWAYS void span_tokens(const struct qr_tensor *t, const struct span *s, const s
                         int planes, int units, const struct qr_expand *to, const float *turn,
                         bool stream)
 {
-    const size_t groups = (t->dim + t->spec.group - 1u) / t->spec.group;
+    const uint32_t group_bits = (uint32_t)__builtin_ctz(t->spec.group);
+    const size_t groups = (t->dim + t->spec.group - 1u) >> group_bits;
     for (uint32_t token = s->first; token < s->last; token++) {
         const uint16_t *pairs = (const uint16_t *)s->scales + token * groups * 2;
         __m512 scale[VECTORS], minimum[VECTORS];
         for (int v = 0; v < planes * units; v++) {
-            const uint16_t *pair = pairs + 2 * (channel_of(b, units, v) / t->spec.group);
+            const uint16_t *pair = pairs + 2 * (channel_of(b, units, v) >> group_bits);
             scale[v] =
                 _mm512_mul_ps(_mm512_set1_ps(_cvtsh_ss(pair[0])), down(planes, units, v));
             minimum[v] = _mm512_set1_ps(_cvtsh_ss(pair[1]));
@@ -132,10 +143,12 @@ ALWAYS void span_tokens(const struct qr_tensor *t, const struct span *s, const s
     }
 }
 
+/** All blocks of a span; `words` of a row, 0: only known at run time. */
 ALWAYS void span_blocks(const struct qr_tensor *t, const struct span *s, int planes, int units,
-                        const struct qr_expand *to, const float *turn, bool stream)
+                        uint32_t words, const struct qr_expand *to, bool turns, bool stream)
 {
-    struct block b = {t->dim / (uint32_t)planes, 0};
+    const float *turn = turns ? to->rotation : NULL;
+    struct block b = {words ? words : t->dim / (uint32_t)planes, 0};
     for (; b.first < b.words; b.first += 16u * (uint32_t)units)
         if (t->spec.axis == QR_AXIS_CHANNEL)
             span_channels(t, s, &b, planes, units, to, turn, stream);
@@ -143,38 +156,44 @@ ALWAYS void span_blocks(const struct qr_tensor *t, const struct span *s, int pla
             span_tokens(t, s, &b, planes, units, to, turn, stream);
 }
 
-/** One function per shape, rotation and kind of store, so that each is straight code. */
-#define SPAN_OF(name, planes, units)                                                           \
+/** One function per shape, straight code for each combination of rotation and store. */
+#define SPAN_OF(name, planes, units, words)                                                    \
     static void name(const struct qr_tensor *t, const struct span *s,                          \
                      const struct qr_expand *to, bool stream)                                  \
     {                                                                                          \
-        if (to->rotation)                                                                      \
-            span_blocks(t, s, planes, units, to, to->rotation, stream);                        \
+        if (to->rotation && stream)                                                            \
+            span_blocks(t, s, planes, units, words, to, true, true);                           \
+        else if (to->rotation)                                                                 \
+            span_blocks(t, s, planes, units, words, to, true, false);                          \
+        else if (stream)                                                                       \
+            span_blocks(t, s, planes, units, words, to, false, true);                          \
         else                                                                                   \
-            span_blocks(t, s, planes, units, to, NULL, stream);                                \
+            span_blocks(t, s, planes, units, words, to, false, false);                         \
     }
-SPAN_OF(span_2_128, 8, 1)
-SPAN_OF(span_4_128, 4, 2)
-SPAN_OF(span_4_64, 4, 1)
-SPAN_OF(span_8_128, 2, 4)
-SPAN_OF(span_8_64, 2, 2)
+SPAN_OF(span_2_128, 8, 1, 16)
+SPAN_OF(span_4_64, 4, 1, 16)
+SPAN_OF(span_4_128, 4, 2, 32)
+SPAN_OF(span_4_any, 4, 2, 0)
+SPAN_OF(span_8_64, 2, 2, 32)
+SPAN_OF(span_8_128, 2, 4, 64)
+SPAN_OF(span_8_any, 2, 4, 0)
 
 typedef void span_fn(const struct qr_tensor *t, const struct span *s,
                      const struct qr_expand *to, bool stream);
 
 static span_fn *span_for(const struct qr_tensor *t)
 {
-    const bool blocks = t->dim % 128 == 0;
-    switch (t->spec.bits) {
-    case 2:
-        return t->dim == 128 ? span_2_128 : NULL;
-    case 4:
-        return blocks ? span_4_128 : t->dim == 64 ? span_4_64 : NULL;
-    case 8:
-        return blocks ? span_8_128 : t->dim == 64 ? span_8_64 : NULL;
-    default:
-        return NULL;
-    }
+    static const struct {
+        uint32_t bits, dim; /* dim 0: any multiple of 128 */
+        span_fn *span;
+    } spans[] = {{2, 128, span_2_128}, {4, 64, span_4_64}, {4, 128, span_4_128},
+                 {4, 0, span_4_any},   {8, 64, span_8_64}, {8, 128, span_8_128},
+                 {8, 0, span_8_any}};
+    for (size_t i = 0; i < sizeof(spans) / sizeof(spans[0]); i++)
+        if (spans[i].bits == t->spec.bits &&
+            (spans[i].dim ? spans[i].dim == t->dim : t->dim % 128 == 0))
+            return spans[i].span;
+    return NULL;
 }
 
 bool qr_fused_multiply(const struct qr_tensor *t, const uint8_t *codes, const uint8_t *scales,
@@ -189,17 +208,16 @@ bool qr_fused_multiply(const struct qr_tensor *t, const uint8_t *codes, const ui
     const size_t head_scales = qr_spec_scales_bytes(&t->spec, t->tokens, 1, t->dim);
     const uint32_t last = to->first_token + to->token_count, step = t->spec.group;
     const bool stream = qr_expand_streams(to);
-    for (uint32_t first = to->first_token, next; first < last; first = next) {
-        next = first - first % step + step;
-        next = next < last ? next : last;
-        for (uint32_t i = 0; i < to->head_count; i++) {
-            const uint32_t head = to->first_head + i;
-            const struct span s = {codes + head * t->tokens * row_bytes,
-                                   scales + head * head_scales,
-                                   head,
-                                   first,
-                                   next,
-                                   (uint32_t)row_bytes};
+    for (uint32_t i = 0; i < to->head_count; i++) { /* heads outside: codes are read in order */
+        struct span s = {.codes = codes + (to->first_head + i) * t->tokens * row_bytes,
+                         .scales = scales + (to->first_head + i) * head_scales,
+                         .head = to->first_head + i,
+                         .last = to->first_token,
+                         .row_bytes = (uint32_t)row_bytes};
+        while (s.last < last) {
+            s.first = s.last;
+            s.last = s.first - s.first % step + step;
+            s.last = s.last < last ? s.last : last;
             span(t, &s, to, stream);
         }
     }
