@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Attention kernels for AVX2 with FMA and F16C. Codes are not read directly
- * here: on 16 registers that gained nothing over expanded blocks (ATTEND.md).
+ * Attention kernels for AVX2 with FMA and F16C, over rows; pages are expanded
+ * block by block first.
  */
 #include "attend_kernels.h"
 
@@ -15,6 +15,7 @@
 typedef __m256 vf;
 
 #define v_load(p) _mm256_loadu_ps(p)
+#define v_load_half(p) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(p)))
 #define v_store(p, x) _mm256_storeu_ps(p, x)
 #define v_set1(x) _mm256_set1_ps(x)
 #define v_add(a, b) _mm256_add_ps(a, b)
@@ -71,12 +72,13 @@ INLINE __m128 reduce4(vf a, vf b, vf c, vf d)
     return _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
 }
 
-/** 4 tokens x `rows` rows (1 or 2): 8 accumulators at most. */
+/** 4 tokens from `token` on x `rows` rows (1 or 2): 8 accumulators at most. */
 INLINE void dot4(const struct qr_attend_part *part, uint32_t row, uint32_t rows,
-                 const float *key, float *z)
+                 const struct qr_attend_block *key, uint32_t token, float *z)
 {
     const uint32_t dim = part->key_dim;
     const float *q = part->q + row * dim;
+    const bool half = key->half;
     vf sum[2][4];
     for (uint32_t r = 0; r < rows; r++)
         for (uint32_t t = 0; t < 4; t++)
@@ -84,7 +86,7 @@ INLINE void dot4(const struct qr_attend_part *part, uint32_t row, uint32_t rows,
     for (uint32_t i = 0; i < dim; i += LANES) {
         vf k[4];
         for (uint32_t t = 0; t < 4; t++)
-            k[t] = v_load(key + t * dim + i);
+            k[t] = load_row(key, (token + t) * key->stride + i, half);
         for (uint32_t r = 0; r < rows; r++) {
             const vf x = v_load(q + r * dim + i);
             for (uint32_t t = 0; t < 4; t++)
@@ -96,31 +98,30 @@ INLINE void dot4(const struct qr_attend_part *part, uint32_t row, uint32_t rows,
                       reduce4(sum[r][0], sum[r][1], sum[r][2], sum[r][3]));
 }
 
-static float dot1(const float *q, const float *key, uint32_t dim)
+static float dot1(const float *q, const struct qr_attend_block *key, uint32_t token,
+                  uint32_t dim)
 {
     vf sum = v_set1(0.0f);
     for (uint32_t i = 0; i < dim; i += LANES)
-        sum = v_fma(v_load(q + i), v_load(key + i), sum);
+        sum = v_fma(v_load(q + i), load_row(key, token * key->stride + i, key->half), sum);
     return v_reduce_add(sum);
 }
 
 static void scores(const struct qr_attend_part *part, uint32_t first, uint32_t tokens,
-                   const float *key)
+                   const struct qr_attend_block *key)
 {
     const uint32_t dim = part->key_dim, fours = tokens & ~3u;
     for (uint32_t t = 0; t < fours; t += 4) {
-        const float *k = key + (size_t)t * dim;
         float *z = part->z + first + t;
         uint32_t row = 0;
         for (; row + 2 <= part->rows; row += 2)
-            dot4(part, row, 2, k, z + row * part->z_stride);
+            dot4(part, row, 2, key, t, z + row * part->z_stride);
         if (row < part->rows)
-            dot4(part, row, 1, k, z + row * part->z_stride);
+            dot4(part, row, 1, key, t, z + row * part->z_stride);
     }
     for (uint32_t t = fours; t < tokens; t++)
         for (uint32_t row = 0; row < part->rows; row++)
-            part->z[row * part->z_stride + first + t] =
-                dot1(part->q + row * dim, key + (size_t)t * dim, dim);
+            part->z[row * part->z_stride + first + t] = dot1(part->q + row * dim, key, t, dim);
 }
 
 const struct qr_attend_kernels qr_attend_avx2 = {scores, softmax, add, load, scale, NULL, NULL};

@@ -15,6 +15,7 @@
 typedef __m512 vf;
 
 #define v_load(p) _mm512_loadu_ps(p)
+#define v_load_half(p) _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)(p)))
 #define v_store(p, x) _mm512_storeu_ps(p, x)
 #define v_set1(x) _mm512_set1_ps(x)
 #define v_add(a, b) _mm512_add_ps(a, b)
@@ -69,8 +70,9 @@ INLINE vf reduce4x4(vf x[4][4])
                  _mm512_castpd_ps(_mm512_unpackhi_pd(ab, cd)));
 }
 
-/** 4 rows x 4 tokens. */
-INLINE void dot4x4(const struct qr_attend_part *part, uint32_t row, const float *key, float *z)
+/** 4 rows x 4 tokens from `token` on. */
+INLINE void dot4x4(const struct qr_attend_part *part, uint32_t row,
+                   const struct qr_attend_block *key, bool half, uint32_t token, float *z)
 {
     const uint32_t dim = part->key_dim;
     const float *q = part->q + row * dim;
@@ -81,7 +83,7 @@ INLINE void dot4x4(const struct qr_attend_part *part, uint32_t row, const float 
     for (uint32_t i = 0; i < dim; i += LANES) {
         vf k[4];
         for (uint32_t t = 0; t < 4; t++)
-            k[t] = v_load(key + t * dim + i);
+            k[t] = load_row(key, (token + t) * key->stride + i, half);
         for (uint32_t r = 0; r < 4; r++) {
             const vf x = v_load(q + r * dim + i);
             for (uint32_t t = 0; t < 4; t++)
@@ -95,26 +97,30 @@ INLINE void dot4x4(const struct qr_attend_part *part, uint32_t row, const float 
     _mm_storeu_ps(z + 3 * part->z_stride, _mm512_extractf32x4_ps(all, 3));
 }
 
-static float dot1(const float *q, const float *key, uint32_t dim)
+static float dot1(const float *q, const struct qr_attend_block *key, uint32_t token,
+                  uint32_t dim)
 {
     vf sum = v_set1(0.0f);
     for (uint32_t i = 0; i < dim; i += LANES)
-        sum = v_fma(v_load(q + i), v_load(key + i), sum);
+        sum = v_fma(v_load(q + i), load_row(key, token * key->stride + i, key->half), sum);
     return v_reduce_add(sum);
 }
 
 static void scores(const struct qr_attend_part *part, uint32_t first, uint32_t tokens,
-                   const float *key)
+                   const struct qr_attend_block *key)
 {
     const uint32_t dim = part->key_dim, fours = tokens & ~3u, quads = part->rows & ~3u;
     for (uint32_t t = 0; t < fours; t += 4)
-        for (uint32_t row = 0; row < quads; row += 4)
-            dot4x4(part, row, key + (size_t)t * dim,
-                   part->z + row * part->z_stride + first + t);
+        for (uint32_t row = 0; row < quads; row += 4) {
+            float *z = part->z + row * part->z_stride + first + t;
+            if (key->half)
+                dot4x4(part, row, key, true, t, z);
+            else
+                dot4x4(part, row, key, false, t, z);
+        }
     for (uint32_t t = 0; t < tokens; t++)
         for (uint32_t row = t < fours ? quads : 0; row < part->rows; row++)
-            part->z[row * part->z_stride + first + t] =
-                dot1(part->q + row * dim, key + (size_t)t * dim, dim);
+            part->z[row * part->z_stride + first + t] = dot1(part->q + row * dim, key, t, dim);
 }
 
 const struct qr_attend_kernels qr_attend_avx512 = {scores,

@@ -35,6 +35,13 @@ struct qr_attend_part {
     uint8_t *scratch; /* the source's own, 64-byte aligned */
 };
 
+/** Rows that kernels read: FP32, or FP16 as they are stored. Readable up to the rounded dim. */
+struct qr_attend_block {
+    const void *data;
+    size_t stride; /* elements from token to token */
+    bool half;     /* FP16 */
+};
+
 /** Softmax of one row over columns [first, last), both multiples of 16. */
 struct qr_attend_softmax {
     float scale, softcap;
@@ -65,14 +72,14 @@ struct qr_attend_value_codes {
 };
 
 struct qr_attend_kernels {
-    /** z[row][first + t] = <q_row, key_t>; key: FP32 [tokens][key_dim]. */
+    /** z[row][first + t] = <q_row, key_t>. */
     void (*scores)(const struct qr_attend_part *part, uint32_t first, uint32_t tokens,
-                   const float *key);
+                   const struct qr_attend_block *key);
     /** Scores to weights in place, running maximum and sum updated. */
     void (*softmax)(float *z, struct qr_attend_softmax *s);
-    /** out[row] += sum of z[row][first + t] value_t; value: FP32 [tokens][value_dim]. */
+    /** out[row] += sum of z[row][first + t] value_t. */
     void (*add)(const struct qr_attend_part *part, uint32_t first, uint32_t tokens,
-                const float *value);
+                const struct qr_attend_block *value);
     /** FP16 row to FP32, rotated when rotation (cosines, then sines) is not NULL. */
     void (*load)(const uint16_t *row, uint32_t dim, const float *rotation, uint32_t rotary_dim,
                  enum qr_rope_layout layout, float *out);

@@ -74,7 +74,7 @@ static void raw_scores(const struct page_source *s, const struct qr_attend_part 
         qr_attend_kernels()->load(s->page->key_raw + at * h->key_dim, h->key_dim,
                                   s->rotation ? s->rotation + t * s->rotary_dim : NULL,
                                   s->rotary_dim, (enum qr_rope_layout)h->rope_layout, row);
-        qr_attend_kernels()->scores(part, t, 1, row);
+        qr_attend_kernels()->scores(part, t, 1, &(struct qr_attend_block){row, 0, false});
     }
 }
 
@@ -94,7 +94,7 @@ static void raw_add(const struct page_source *s, const struct qr_attend_part *pa
         const size_t at = (size_t)raw_rank(h->raw_bitmap, t) * h->heads + s->head;
         qr_attend_kernels()->load(s->page->value_raw + at * h->value_dim, h->value_dim, NULL, 0,
                                   QR_ROPE_HALF, row);
-        qr_attend_kernels()->add(part, t, 1, row);
+        qr_attend_kernels()->add(part, t, 1, &(struct qr_attend_block){row, 0, false});
     }
 }
 
@@ -125,11 +125,12 @@ static void run_blocks(const struct page_source *s, enum qr_which which,
     const struct qr_attend_kernels *k = qr_attend_kernels();
     const uint32_t wide = which == QR_KEY ? part->key_dim : part->value_dim;
     float *block = (float *)(void *)part->scratch;
+    const struct qr_attend_block rows = {block, wide, false};
     memset(block, 0, QR_ATTEND_BLOCK * wide * sizeof(float)); /* padding stays zero */
     for (uint32_t at = first, n; at < last; at += n) {
         n = last - at < QR_ATTEND_BLOCK ? last - at : QR_ATTEND_BLOCK;
         expand_block(s, which, at, n, block, wide);
-        (which == QR_KEY ? k->scores : k->add)(part, at, n, block);
+        (which == QR_KEY ? k->scores : k->add)(part, at, n, &rows);
     }
 }
 

@@ -7,6 +7,10 @@
 
 #include <string.h>
 
+struct span {
+    uint32_t first, last;
+};
+
 struct rows_source {
     struct qr_attend_source base; /* first: what the driver hands back */
     const uint16_t *key, *value;
@@ -16,50 +20,68 @@ struct rows_source {
     enum qr_rope_layout layout;
 };
 
-/** Zero the padding of a block's rows, which loads leave alone. */
-static void clear_padding(float *block, uint32_t dim, uint32_t wide)
+/** Rows of keys or of values, where they are and how wide the kernels read them. */
+struct rows {
+    const uint16_t *data;
+    size_t stride;
+    uint32_t dim, wide;
+    bool rotate;
+};
+
+/** Widen, pad with zeros and rotate tokens [at, at + n) into `block`. */
+static void load_block(const struct rows_source *s, const struct rows *rows, uint32_t at,
+                       uint32_t n, float *block)
 {
-    if (wide != dim)
-        for (uint32_t i = 0; i < QR_ATTEND_BLOCK; i++)
-            memset(block + i * wide + dim, 0, (wide - dim) * sizeof(float));
+    for (uint32_t i = 0; i < n; i++) {
+        float *to = block + (size_t)i * rows->wide;
+        const float *rotation =
+            rows->rotate ? s->rotation + (size_t)(at + i) * s->rotary_dim : NULL;
+        qr_attend_kernels()->load(rows->data + (at + i) * rows->stride, rows->dim, rotation,
+                                  s->rotary_dim, s->layout, to);
+        memset(to + rows->dim, 0, (rows->wide - rows->dim) * sizeof(float));
+    }
+}
+
+/** Run a kernel over tokens [first, last): on the rows themselves where they are whole vectors
+ * and need no rotation. */
+static void run(const struct rows_source *s, const struct rows *rows,
+                const struct qr_attend_part *part, struct span span,
+                void (*kernel)(const struct qr_attend_part *, uint32_t, uint32_t,
+                               const struct qr_attend_block *))
+{
+    float *block = (float *)(void *)part->scratch;
+    const struct qr_attend_block loaded = {block, rows->wide, false};
+    if (!rows->rotate && rows->wide == rows->dim) {
+        const struct qr_attend_block own = {rows->data + span.first * rows->stride,
+                                            rows->stride, true};
+        kernel(part, span.first, span.last - span.first, &own);
+        return;
+    }
+    for (uint32_t at = span.first, n; at < span.last; at += n) {
+        n = span.last - at < QR_ATTEND_BLOCK ? span.last - at : QR_ATTEND_BLOCK;
+        load_block(s, rows, at, n, block);
+        kernel(part, at, n, &loaded);
+    }
 }
 
 static void scores(const struct qr_attend_source *source, const struct qr_attend_part *part,
                    uint32_t first, uint32_t last)
 {
     const struct rows_source *s = (const struct rows_source *)source;
-    const struct qr_attend_kernels *k = qr_attend_kernels();
-    float *block = (float *)(void *)part->scratch;
-    clear_padding(block, source->key_dim, part->key_dim);
-    for (uint32_t at = first, n; at < last; at += n) {
-        n = last - at < QR_ATTEND_BLOCK ? last - at : QR_ATTEND_BLOCK;
-        for (uint32_t i = 0; i < n; i++) {
-            const float *rotation =
-                s->rotation ? s->rotation + (size_t)(at + i) * s->rotary_dim : NULL;
-            k->load(s->key + (at + i) * s->key_stride, source->key_dim, rotation, s->rotary_dim,
-                    s->layout, block + i * part->key_dim);
-        }
-        k->scores(part, at, n, block);
-    }
+    const struct rows rows = {s->key, s->key_stride, source->key_dim, part->key_dim,
+                              s->rotation != NULL};
+    run(s, &rows, part, (struct span){first, last}, qr_attend_kernels()->scores);
 }
 
 static void add(const struct qr_attend_source *source, const struct qr_attend_part *part,
                 uint32_t first, uint32_t last)
 {
     const struct rows_source *s = (const struct rows_source *)source;
-    const struct qr_attend_kernels *k = qr_attend_kernels();
-    float *block = (float *)(void *)part->scratch;
-    clear_padding(block, source->value_dim, part->value_dim);
-    for (uint32_t at = first, n; at < last; at += n) {
-        n = last - at < QR_ATTEND_BLOCK ? last - at : QR_ATTEND_BLOCK;
-        for (uint32_t i = 0; i < n; i++)
-            k->load(s->value + (at + i) * s->value_stride, source->value_dim, NULL, 0,
-                    s->layout, block + i * part->value_dim);
-        k->add(part, at, n, block);
-    }
+    const struct rows rows = {s->value, s->value_stride, source->value_dim, part->value_dim,
+                              false};
+    run(s, &rows, part, (struct span){first, last}, qr_attend_kernels()->add);
 }
 
-/* NOLINTNEXTLINE(readability-function-size): attend.h's contract, rows of two strides */
 void qr_attend_rows(const uint16_t *key, size_t key_stride, uint32_t key_dim,
                     const uint16_t *value, size_t value_stride, uint32_t value_dim,
                     uint32_t tokens, uint64_t first_position,

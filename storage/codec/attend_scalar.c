@@ -7,16 +7,23 @@
 
 #include "proto/quant.h"
 
+static float at(const struct qr_attend_block *block, uint32_t token, uint32_t channel)
+{
+    const size_t i = token * block->stride + channel;
+    return block->half ? qr_f16_to_f32(((const uint16_t *)block->data)[i])
+                       : ((const float *)block->data)[i];
+}
+
 static void scores(const struct qr_attend_part *part, uint32_t first, uint32_t tokens,
-                   const float *key)
+                   const struct qr_attend_block *key)
 {
     const uint32_t dim = part->key_dim;
     for (uint32_t r = 0; r < part->rows; r++)
         for (uint32_t t = 0; t < tokens; t++) {
-            const float *q = part->q + r * dim, *k = key + t * dim;
+            const float *q = part->q + r * dim;
             float dot[16] = {0}, sum = 0.0f;
             for (uint32_t i = 0; i < dim; i++)
-                dot[i % 16] += q[i] * k[i];
+                dot[i % 16] += q[i] * at(key, t, i);
             for (uint32_t i = 0; i < 16; i++)
                 sum += dot[i];
             part->z[r * part->z_stride + first + t] = sum;
@@ -48,7 +55,7 @@ static void softmax(float *z, struct qr_attend_softmax *s)
 }
 
 static void add(const struct qr_attend_part *part, uint32_t first, uint32_t tokens,
-                const float *value)
+                const struct qr_attend_block *value)
 {
     const uint32_t dim = part->value_dim;
     for (uint32_t r = 0; r < part->rows; r++)
@@ -56,7 +63,7 @@ static void add(const struct qr_attend_part *part, uint32_t first, uint32_t toke
             const float weight = part->z[r * part->z_stride + first + t];
             float *out = part->out + r * part->out_stride;
             for (uint32_t i = 0; i < dim; i++)
-                out[i] += weight * value[t * dim + i];
+                out[i] += weight * at(value, t, i);
         }
 }
 

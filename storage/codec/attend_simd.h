@@ -68,54 +68,79 @@ static void softmax(float *z, struct qr_attend_softmax *s)
     s->sum = s->sum * s->rescale + v_reduce_add(sum);
 }
 
+/** What add_columns works on; constant where it is inlined. */
+struct tile_shape {
+    uint32_t rows, vectors, channel;
+    bool half;
+};
+
 static void scale(float *x, uint32_t n, float factor)
 {
     for (uint32_t i = 0; i < n; i += LANES)
         v_store(x + i, v_mul(v_load(x + i), v_set1(factor)));
 }
 
+/** LANES channels of a row from element `at` on. */
+INLINE vf load_row(const struct qr_attend_block *block, size_t at, bool half)
+{
+    return half ? v_load_half((const uint16_t *)block->data + at)
+                : v_load((const float *)block->data + at);
+}
+
 /** `rows` rows, `vectors` vectors of channels from `channel` on: the accumulators stay in
- * registers over all tokens. */
-INLINE void add_columns(const struct qr_attend_part *part, uint32_t row, uint32_t rows,
-                        uint32_t channel, uint32_t vectors, uint32_t first, uint32_t tokens,
-                        const float *value)
+ * registers over all tokens. z: weights of the first row. */
+INLINE void add_columns(const struct qr_attend_part *part, const float *z, uint32_t tokens,
+                        const struct qr_attend_block *value, const struct tile_shape shape,
+                        float *out)
 {
     vf sum[ADD_ROWS][ADD_VECTORS];
-    const float *weight = part->z + row * part->z_stride + first;
-    float *out = part->out + row * part->out_stride + channel;
-    for (uint32_t r = 0; r < rows; r++)
-        for (uint32_t v = 0; v < vectors; v++)
+    for (uint32_t r = 0; r < shape.rows; r++)
+        for (uint32_t v = 0; v < shape.vectors; v++)
             sum[r][v] = v_load(out + r * part->out_stride + v * LANES);
     for (uint32_t t = 0; t < tokens; t++) {
-        const float *x = value + (size_t)t * part->value_dim + channel;
-        for (uint32_t r = 0; r < rows; r++) {
-            const vf w = v_set1(weight[r * part->z_stride + t]);
-            for (uint32_t v = 0; v < vectors; v++)
-                sum[r][v] = v_fma(w, v_load(x + v * LANES), sum[r][v]);
+        vf x[ADD_VECTORS];
+        for (uint32_t v = 0; v < shape.vectors; v++)
+            x[v] = load_row(value, t * value->stride + shape.channel + v * LANES, shape.half);
+        for (uint32_t r = 0; r < shape.rows; r++) {
+            const vf w = v_set1(z[r * part->z_stride + t]);
+            for (uint32_t v = 0; v < shape.vectors; v++)
+                sum[r][v] = v_fma(w, x[v], sum[r][v]);
         }
     }
-    for (uint32_t r = 0; r < rows; r++)
-        for (uint32_t v = 0; v < vectors; v++)
+    for (uint32_t r = 0; r < shape.rows; r++)
+        for (uint32_t v = 0; v < shape.vectors; v++)
             v_store(out + r * part->out_stride + v * LANES, sum[r][v]);
 }
 
-static void add(const struct qr_attend_part *part, uint32_t first, uint32_t tokens,
-                const float *value)
+INLINE void add_rows(const struct qr_attend_part *part, const float *z, uint32_t tokens,
+                     const struct qr_attend_block *value, struct tile_shape shape, float *out)
 {
-    for (uint32_t row = 0; row < part->rows;) {
-        const bool full = part->rows - row >= ADD_ROWS;
-        uint32_t channel = 0;
-        for (; channel + ADD_VECTORS * LANES <= part->value_dim; channel += ADD_VECTORS * LANES)
-            if (full)
-                add_columns(part, row, ADD_ROWS, channel, ADD_VECTORS, first, tokens, value);
-            else
-                add_columns(part, row, 1, channel, ADD_VECTORS, first, tokens, value);
-        for (; channel < part->value_dim; channel += LANES)
-            if (full)
-                add_columns(part, row, ADD_ROWS, channel, 1, first, tokens, value);
-            else
-                add_columns(part, row, 1, channel, 1, first, tokens, value);
-        row += full ? ADD_ROWS : 1;
+    for (; shape.channel + ADD_VECTORS * LANES <= part->value_dim;
+         shape.channel += ADD_VECTORS * LANES) {
+        shape.vectors = ADD_VECTORS;
+        add_columns(part, z, tokens, value, shape, out + shape.channel);
+    }
+    for (; shape.channel < part->value_dim; shape.channel += LANES) {
+        shape.vectors = 1;
+        add_columns(part, z, tokens, value, shape, out + shape.channel);
+    }
+}
+
+static void add(const struct qr_attend_part *part, uint32_t first, uint32_t tokens,
+                const struct qr_attend_block *value)
+{
+    for (uint32_t row = 0, rows; row < part->rows; row += rows) {
+        const float *z = part->z + row * part->z_stride + first;
+        float *out = part->out + row * part->out_stride;
+        rows = part->rows - row >= ADD_ROWS ? ADD_ROWS : 1;
+        if (rows == ADD_ROWS && value->half)
+            add_rows(part, z, tokens, value, (struct tile_shape){ADD_ROWS, 0, 0, true}, out);
+        else if (rows == ADD_ROWS)
+            add_rows(part, z, tokens, value, (struct tile_shape){ADD_ROWS, 0, 0, false}, out);
+        else if (value->half)
+            add_rows(part, z, tokens, value, (struct tile_shape){1, 0, 0, true}, out);
+        else
+            add_rows(part, z, tokens, value, (struct tile_shape){1, 0, 0, false}, out);
     }
 }
 

@@ -213,7 +213,8 @@ static void block_scores(const struct qr_attend_source *source,
         struct qr_expand to = {
             .first_token = at, .token_count = b->block, .dtype = QR_F32, .dst = rows};
         expand(b->s, b->page, b->head, &to, QR_KEY);
-        qr_attend_kernels()->scores(part, at, b->block, rows);
+        qr_attend_kernels()->scores(part, at, b->block,
+                                    &(struct qr_attend_block){rows, DIM, false});
     }
 }
 
@@ -226,7 +227,8 @@ static void block_add(const struct qr_attend_source *source, const struct qr_att
         struct qr_expand to = {
             .first_token = at, .token_count = b->block, .dtype = QR_F32, .dst = rows};
         expand(b->s, b->page, b->head, &to, QR_VALUE);
-        qr_attend_kernels()->add(part, at, b->block, rows);
+        qr_attend_kernels()->add(part, at, b->block,
+                                 &(struct qr_attend_block){rows, DIM, false});
     }
 }
 
@@ -306,6 +308,7 @@ static const struct way ways[] = {
     {"block-wise, FP32, 32 tokens", by_block, NULL, 32, 1},
     {"block-wise, FP32, 128 tokens", by_block, NULL, 128, 1},
     {"block-wise, FP16, 32 tokens", by_block_f16, NULL, 32, 1},
+    {"block-wise, FP16, 128 tokens", by_block_f16, NULL, 128, 1},
     {"everything, cached stores", expand_all, attend_expanded, 0, 2},
     {"everything, streamed stores", expand_all, attend_expanded, 1, 2},
 };
