@@ -9,8 +9,9 @@ int main(void)
 {
     struct quire_client_options options;
     quire_client_options_init(&options);
+    options.connect_ms = 50;
     quire_client *client = NULL;
-    const quire_status status = quire_client_open("no-such-scheme:", &options, &client);
+    const quire_status status = quire_client_open("unix:/nowhere", &options, &client);
     printf("%s %s\n", quire_version(), status == QUIRE_OK ? "opened" : "refused");
     quire_client_close(&client);
     return status == QUIRE_OK;
