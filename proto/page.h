@@ -157,6 +157,12 @@ void qr_page_finish(void *page);
  */
 quire_status qr_page_open(const void *page, size_t bytes, struct qr_page_view *out,
                           struct qr_error *e);
+/**
+ * Whether every value of an opened page decodes to a finite FP16 number: scales, minima, raw
+ * rows. For pages sealed by somebody else. Errors: EVALUE, with the section, group and its
+ * numbers.
+ */
+quire_status qr_page_check_values(const struct qr_page_view *page, struct qr_error *e);
 /** What a page says it is: the identity that qr_page_begin was given. */
 void qr_page_identity_of(const struct qr_page_header *header, struct qr_page_identity *out);
 /** EMISMATCH naming the first field that differs, both values given. */

@@ -195,6 +195,7 @@ quire_status qr_wire_unpack(const ProtobufCMessageDescriptor *type,
 {
     struct qr_wire_cursor all = qr_wire_cursor_all(fragments, count);
     const uint64_t bytes = all.bytes;
+    arena->full = false;
     const quire_status status = check_message(type, all, 1, e);
     if (status)
         return status;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Pages of strangers: any bytes are opened or refused, and what opens can be expanded without a
- * read outside it. Each input is tried as it is, and again with its envelope (magic, version,
- * length, checksum) made right, since no fuzzer guesses a checksum.
+ * read outside it, into finite values where qr_page_check_values says so. Each input is tried
+ * as it is, and again with its envelope (magic, version, length, checksum) made right, since no
+ * fuzzer guesses a checksum.
  */
 #include <assert.h>
 #include <stdlib.h>
@@ -15,22 +16,26 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 #define OUTPUT_BYTES_MAX (64u << 20)
 
-static void expand(const struct qr_page_view *view, enum qr_which which)
+/* finite: what qr_page_check_values promised. */
+static void expand(const struct qr_page_view *view, enum qr_which which, bool finite)
 {
     const struct qr_page_header *header = view->header;
     const size_t dim = which == QR_KEY ? header->key_dim : header->value_dim;
-    const size_t row_bytes = dim * sizeof(float);
+    const size_t row_bytes = dim * sizeof(uint16_t);
     const size_t bytes = row_bytes * header->heads * header->page_tokens;
     if (bytes > OUTPUT_BYTES_MAX)
         return;
     const struct qr_expand to = {.token_count = header->page_tokens,
                                  .head_count = header->heads,
-                                 .dtype = QR_F32,
+                                 .dtype = QR_F16,
                                  .dst = aligned_alloc(64, (bytes + 63) / 64 * 64),
                                  .token_stride = row_bytes * header->heads,
                                  .head_stride = row_bytes};
     assert(to.dst);
     qr_page_expand(view, which, &to);
+    const uint16_t *values = to.dst;
+    for (size_t i = 0; finite && i < bytes / sizeof(*values); i++)
+        assert((values[i] & 0x7fffu) < 0x7c00u);
     free(to.dst);
 }
 
@@ -50,8 +55,9 @@ static void open_page(const void *page, size_t size)
     assert(qr_page_match(view.header, &id, NULL) == QUIRE_OK);
     if (qr_codec_check(&id, NULL))
         return;
-    expand(&view, QR_KEY);
-    expand(&view, QR_VALUE);
+    const bool finite = qr_page_check_values(&view, &e) == QUIRE_OK;
+    expand(&view, QR_KEY, finite);
+    expand(&view, QR_VALUE, finite);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
