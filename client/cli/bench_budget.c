@@ -64,7 +64,7 @@ quire_status qr_bench_budget(struct qr_cli *cli, struct qr_bench *bench)
     if (status != QUIRE_OK)
         return status;
     bench->budget_bytes = metric(metrics, count, "host_budget_bytes");
-    bench->used_bytes = metric(metrics, count, "host_used_bytes");
+    bench->used_bytes = metric(metrics, count, "host_reserved_bytes");
     free(metrics);
     return QUIRE_OK;
 }

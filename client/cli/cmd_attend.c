@@ -107,7 +107,7 @@ static int declare(struct qr_cli *cli, struct job *job, uint32_t i)
 static int begin_file(struct qr_cli *cli, struct job *job)
 {
     struct qr_error e = {0};
-    size_t widest = 0;
+    size_t widest = 1;
     quire_status status = qr_safetensors_writer_create(&job->writer, &e);
     if (status != QUIRE_OK)
         return qr_cli_fail(cli, status, "%s", e.text);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * quire stat: the server's counters and gauges, grouped by the first word of their names.
+ * quire stat: the server's counters and gauges, in groups.
  */
 #include "args.h"
 #include "commands.h"
@@ -11,16 +11,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-static size_t group_length(const char *name)
+/** "server" of "server.calls"; names without a dot are the store's. */
+static void group_of(char group[64], const char *name)
 {
     const size_t dot = strcspn(name, ".");
-    return name[dot] == '.' ? dot : strcspn(name, "_");
-}
-
-static bool same_group(const char *a, const char *b)
-{
-    const size_t length = group_length(a);
-    return length == group_length(b) && strncmp(a, b, length) == 0;
+    snprintf(group, 64, "%.*s", name[dot] == '.' ? (int)dot : 5,
+             name[dot] == '.' ? name : "store");
 }
 
 static void value_text(char text[QR_TEXT_MAX], const struct quire_metric *m)
@@ -33,20 +29,24 @@ static void value_text(char text[QR_TEXT_MAX], const struct quire_metric *m)
         snprintf(text, QR_TEXT_MAX, "%.6g %s", m->value, m->unit);
 }
 
+/** One table a group, in the order in which groups first appear. */
 static void print_groups(FILE *out, const struct quire_metric *metrics, size_t count)
 {
-    char text[QR_TEXT_MAX];
+    char group[64], other[64], text[QR_TEXT_MAX];
     struct qr_table *table = qr_table_create("lrl");
     for (size_t i = 0; i < count; i++) {
         bool first = true;
-        for (size_t k = 0; k < i; k++)
-            first = first && !same_group(metrics[k].name, metrics[i].name);
+        group_of(group, metrics[i].name);
+        for (size_t k = 0; k < i && first; k++) {
+            group_of(other, metrics[k].name);
+            first = strcmp(group, other) != 0;
+        }
         if (!first)
             continue;
-        qr_table_row(table, "%s%.*s", i > 0 ? "\n" : "", (int)group_length(metrics[i].name),
-                     metrics[i].name);
+        qr_table_row(table, "%s", group);
         for (size_t k = i; k < count; k++) {
-            if (!same_group(metrics[k].name, metrics[i].name))
+            group_of(other, metrics[k].name);
+            if (strcmp(group, other) != 0)
                 continue;
             value_text(text, &metrics[k]);
             qr_table_row(table, "  %s\t%s\t%s", metrics[k].name, text, metrics[k].help);
