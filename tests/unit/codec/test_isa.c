@@ -57,7 +57,7 @@ struct job {
 
 static uint16_t input[ELEMENTS], raw_rows[ELEMENTS];
 static _Alignas(64) float rotation[128 * 1024];
-static _Alignas(64) uint8_t codes[2][ELEMENTS * 2], scales[2][ELEMENTS * 2];
+static _Alignas(64) uint8_t codes[2][ELEMENTS * 2 + GUARD], scales[2][ELEMENTS * 2 + GUARD];
 static _Alignas(64) uint8_t dst[2][ELEMENTS * 4 + 4 * GUARD];
 
 static void fill(const struct job *j)
