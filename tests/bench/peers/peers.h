@@ -58,6 +58,7 @@ struct store_ops {
 
 extern const struct store_ops memcached_ops;
 extern const struct store_ops redis_ops;
+extern const struct store_ops quire_ops;
 
 /** Start argv[0] with its output in scratch/<name>.log; it dies with us. */
 pid_t process_start(const char *scratch, const char *name, char *const argv[]);
