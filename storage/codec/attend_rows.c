@@ -82,6 +82,7 @@ static void add(const struct qr_attend_source *source, const struct qr_attend_pa
     run(s, &rows, part, (struct span){first, last}, qr_attend_kernels()->add);
 }
 
+/* NOLINTNEXTLINE(readability-function-size): attend.h's contract, rows of two strides */
 void qr_attend_rows(const uint16_t *key, size_t key_stride, uint32_t key_dim,
                     const uint16_t *value, size_t value_stride, uint32_t value_dim,
                     uint32_t tokens, uint64_t first_position,

@@ -48,6 +48,7 @@ ALWAYS __m256i to_f16(__m512 x)
  * One block of `planes` x `units` vectors of a token. Codes are not shifted down: the scale of
  * plane p carries 2^(-width * p), which is exact.
  */
+/* NOLINTNEXTLINE(readability-function-size): one inlined kernel, widths known at each call */
 ALWAYS void expand_block(const uint8_t *row, const struct block *b, int planes, int units,
                          const __m512 *scale, const __m512 *minimum, const float *turn,
                          uint32_t half, uint16_t *to, bool stream)

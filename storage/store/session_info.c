@@ -150,6 +150,7 @@ static quire_status check_layers(const struct qr_session *session, uint32_t firs
     return QUIRE_OK;
 }
 
+/* NOLINTNEXTLINE(readability-function-size): store.h's contract */
 quire_status qr_session_lookup(struct qr_store *store, uint32_t ns, uint64_t handle,
                                const struct qr_token_range *what, uint32_t layers,
                                struct qr_token_range *missing, size_t capacity,

@@ -101,7 +101,7 @@ static void make(struct setup *s)
     struct qr_policy policy;
     struct qr_rope rope = {.layout = QR_ROPE_HALF, .rotary_dim = DIM, .attention_factor = 1.0f};
     for (uint32_t i = 0; i < DIM / 2; i++)
-        rope.inv_freq[i] = powf(500000.0f, -(float)i / (DIM / 2));
+        rope.inv_freq[i] = powf(500000.0f, -2.0f * (float)i / DIM);
     qr_policy_default(&policy);
     policy.key.bits = policy.value.bits = s->bits;
     for (uint32_t p = 0; p < PAGES; p++) {
