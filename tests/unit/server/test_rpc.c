@@ -95,9 +95,9 @@ static void a_conversation_answers_in_order_and_ends_at_an_error(void **state)
 
     start(&f, &config);
     raw_start(&f.client, &call, "/t/Talk", 20000);
-    for (char c = 'a'; c <= 'z'; c++)
-        assert_true(raw_send(&call, &c, 1));
-    for (char c = 'a'; c <= 'z'; c++) {
+    for (int c = 'a'; c <= 'z'; c++)
+        assert_true(raw_send(&call, &(char){(char)c}, 1));
+    for (int c = 'a'; c <= 'z'; c++) {
         assert_int_equal(raw_read(&call, out, 64), 1);
         assert_int_equal(out[0], c);
     }
