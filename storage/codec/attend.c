@@ -28,10 +28,8 @@ static size_t round64(size_t bytes)
     return (bytes + 63u) & ~(size_t)63u;
 }
 
-static size_t q_bytes(uint32_t key_dim)
-{
-    return (size_t)QR_ATTEND_ROWS * qr_attend_round16(key_dim) * sizeof(float);
-}
+#define Q_BYTES (QR_ATTEND_ROWS * QR_ATTEND_Q_STRIDE * sizeof(float))
+_Static_assert(Q_BYTES % 64 == 0, "what follows is aligned");
 
 static size_t z_bytes(uint32_t tokens)
 {
@@ -54,7 +52,7 @@ size_t qr_attend_scratch_bytes(uint32_t page_tokens, uint32_t key_dim, uint32_t 
     (void)count; /* rows are taken QR_ATTEND_ROWS at a time, whatever their number */
     if (page_tokens > QR_PAGE_TOKENS_MAX)
         page_tokens = QR_PAGE_TOKENS_MAX; /* so are tokens of long tails */
-    return round64(q_bytes(key_dim)) + round64(z_bytes(page_tokens)) +
+    return Q_BYTES + round64(z_bytes(page_tokens)) +
            source_bytes(page_tokens, key_dim, value_dim);
 }
 
@@ -96,9 +94,9 @@ static void copy_queries(const struct qr_attend_queries *queries, uint32_t row, 
 {
     const uint32_t wide = qr_attend_round16(key_dim);
     for (uint32_t i = 0; i < rows; i++) {
-        memcpy(q + i * wide, queries->q + (row + i) * queries->q_stride,
+        memcpy(q + i * QR_ATTEND_Q_STRIDE, queries->q + (row + i) * queries->q_stride,
                key_dim * sizeof(float));
-        memset(q + i * wide + key_dim, 0, (wide - key_dim) * sizeof(float));
+        memset(q + i * QR_ATTEND_Q_STRIDE + key_dim, 0, (wide - key_dim) * sizeof(float));
     }
 }
 
@@ -141,7 +139,7 @@ static void run_rows(const struct qr_attend_source *source,
         return;
 
     float *q = (float *)(void *)scratch;
-    float *z = (float *)(void *)(scratch + round64(q_bytes(source->key_dim)));
+    float *z = (float *)(void *)(scratch + Q_BYTES);
     const struct qr_attend_part part = {
         .rows = rows,
         .key_dim = qr_attend_round16(source->key_dim),

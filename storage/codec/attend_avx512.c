@@ -75,7 +75,7 @@ INLINE void dot4x4(const struct qr_attend_part *part, uint32_t row,
                    const struct qr_attend_block *key, bool half, uint32_t token, float *z)
 {
     const uint32_t dim = part->key_dim;
-    const float *q = part->q + row * dim;
+    const float *q = part->q + row * QR_ATTEND_Q_STRIDE;
     vf sum[4][4];
     for (uint32_t r = 0; r < 4; r++)
         for (uint32_t t = 0; t < 4; t++)
@@ -85,7 +85,7 @@ INLINE void dot4x4(const struct qr_attend_part *part, uint32_t row,
         for (uint32_t t = 0; t < 4; t++)
             k[t] = load_row(key, (token + t) * key->stride + i, half);
         for (uint32_t r = 0; r < 4; r++) {
-            const vf x = v_load(q + r * dim + i);
+            const vf x = v_load(q + r * QR_ATTEND_Q_STRIDE + i);
             for (uint32_t t = 0; t < 4; t++)
                 sum[r][t] = v_fma(x, k[t], sum[r][t]);
         }
@@ -120,7 +120,8 @@ static void scores(const struct qr_attend_part *part, uint32_t first, uint32_t t
         }
     for (uint32_t t = 0; t < tokens; t++)
         for (uint32_t row = t < fours ? quads : 0; row < part->rows; row++)
-            part->z[row * part->z_stride + first + t] = dot1(part->q + row * dim, key, t, dim);
+            part->z[row * part->z_stride + first + t] =
+                dot1(part->q + row * QR_ATTEND_Q_STRIDE, key, t, dim);
 }
 
 const struct qr_attend_kernels qr_attend_avx512 = {scores,

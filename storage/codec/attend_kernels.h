@@ -15,6 +15,10 @@
 #define QR_ATTEND_TILE_BYTES (40960u + QR_ATTEND_TILE * QR_DIM_MAX * 4u)
 #define QR_ATTEND_BLOCK 32u /* tokens expanded at a time where codes are not used directly */
 
+/* Floats from query row to query row: constant, so that kernels need one pointer for all rows,
+ * and off the powers of two, which would put them into the same cache sets. */
+#define QR_ATTEND_Q_STRIDE (QR_DIM_MAX + 32u)
+
 static inline uint32_t qr_attend_round16(uint32_t n)
 {
     return (n + 15u) & ~15u;
@@ -27,7 +31,7 @@ static inline uint32_t qr_attend_round16(uint32_t n)
 struct qr_attend_part {
     uint32_t rows; /* 1 .. QR_ATTEND_ROWS */
     uint32_t key_dim, value_dim;
-    const float *q; /* [rows][key_dim] */
+    const float *q; /* [rows][QR_ATTEND_Q_STRIDE] */
     float *z; /* [rows][z_stride]: raw scores, then weights; column = token of the source */
     size_t z_stride; /* multiple of 16 */
     float *out;      /* [rows][out_stride] */
@@ -60,7 +64,9 @@ struct qr_attend_key_codes {
     const float
         *by_channel;     /* the same as qr_attend_rotation_by_channel lays it out, or NULL */
     uint32_t rotary_dim; /* 0: no rotation */
-    const uint8_t *prefetch; /* what will be read after the scores, row_bytes a token */
+    const uint8_t *prefetch;        /* what will be read after the scores, row_bytes a token */
+    const uint8_t *prefetch_scales; /* and its scales */
+    uint32_t prefetch_scales_bytes; /* a token */
     enum qr_rope_layout layout;
 };
 

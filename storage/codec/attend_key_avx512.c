@@ -12,32 +12,96 @@
 #define INLINE static inline __attribute__((always_inline))
 #define TILE QR_ATTEND_TILE /* tokens at a time: one group, or a part of one */
 
-/** Where the codes of a channel are in the transposed tile, and tables of the group. */
+/**
+ * Channels are taken two at a time: the RoPE pairs first, then any two of the rest. Arrays of a
+ * fixed size keep the loop at one pointer for all of them.
+ */
 struct tile {
-    uint32_t words[QR_DIM_MAX / 8 * TILE]; /* [dword of a row][token] */
-    float scales[2 * QR_DIM_MAX];          /* dim scales, then dim minima */
-    uint32_t offset[QR_DIM_MAX], shift[QR_DIM_MAX];
+    uint32_t words[QR_DIM_MAX / 8 * TILE];                      /* [dword of a row][token] */
+    float scale[2][QR_DIM_MAX / 2], minimum[2][QR_DIM_MAX / 2]; /* [first or second][pair] */
+    uint32_t offset[2][QR_DIM_MAX / 2];                         /* of its dword in words */
+    uint32_t shift[2][QR_DIM_MAX / 2];
     float turned[QR_DIM_MAX * TILE]; /* rotation of these tokens, when the caller has none */
 };
-
 _Static_assert(sizeof(struct tile) <= QR_ATTEND_TILE_BYTES, "part of the scratch");
+
+/** Channels `first + step i` and `second + step i` are pair `pair + i`, i < count. */
+struct run {
+    uint32_t pair, count, first, second, step;
+};
+
+static void runs_of(const struct qr_attend_key_codes *key, struct run runs[2])
+{
+    const uint32_t turned = key->rotary_dim, rest = key->dim - turned;
+    const bool half = key->layout == QR_ROPE_HALF;
+    runs[0] = half ? (struct run){0, turned / 2, 0, turned / 2, 1}
+                   : (struct run){0, turned / 2, 0, 1, 2};
+    runs[1] = (struct run){turned / 2, rest / 2, turned, turned + rest / 2, 1};
+}
+
+/** Places of channels first, first + step, ...; no division per channel. */
+static void place_run(const struct qr_attend_key_codes *key, uint32_t first, struct run run,
+                      uint32_t *offset, uint32_t *shift)
+{
+    const uint32_t words = key->dim * key->bits / 16;
+    uint32_t word = first % words, up = first / words * key->bits;
+    for (uint32_t i = 0; i < run.count; i++) {
+        offset[run.pair + i] = word / 2 * TILE;
+        shift[run.pair + i] = up + word % 2 * 16;
+        word += run.step;
+        if (word >= words) {
+            word -= words;
+            up += key->bits;
+        }
+    }
+}
 
 static void place_channels(const struct qr_attend_key_codes *key, struct tile *tile)
 {
-    const uint32_t words = key->dim * key->bits / 16;
-    uint32_t channel = 0;
-    for (uint32_t shift = 0; shift < 16; shift += key->bits)
-        for (uint32_t word = 0; word < words; word++, channel++) {
-            tile->offset[channel] = word / 2 * TILE;
-            tile->shift[channel] = shift + word % 2 * 16;
-        }
+    struct run runs[2];
+    runs_of(key, runs);
+    for (uint32_t r = 0; r < 2; r++) {
+        place_run(key, runs[r].first, runs[r], tile->offset[0], tile->shift[0]);
+        place_run(key, runs[r].second, runs[r], tile->offset[1], tile->shift[1]);
+    }
 }
 
-static void widen_scales(const uint16_t *in, uint32_t n, float *out)
+/** n consecutive FP16 values to FP32. */
+INLINE void widen(const uint16_t *in, uint32_t n, float *out)
 {
-    for (uint32_t i = 0; i < n; i += 16)
-        _mm512_storeu_ps(out + i, _mm512_cvtph_ps(_mm256_loadu_si256(
-                                      (const __m256i *)(const void *)(in + i))));
+    for (uint32_t i = 0; i < n; i += 16) {
+        const __mmask16 some = n - i < 16 ? (__mmask16)((1u << (n - i)) - 1u) : 0xffff;
+        const __m512 x = _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(some, in + i));
+        _mm512_mask_storeu_ps(out + i, some, x);
+    }
+}
+
+/** dim FP16 values of channels to the order of pairs. */
+static void widen_pairs(const struct run runs[2], const uint16_t *in,
+                        float out[2][QR_DIM_MAX / 2])
+{
+    for (uint32_t r = 0; r < 2; r++) {
+        const struct run run = runs[r];
+        if (run.step == 1) {
+            widen(in + run.first, run.count, out[0] + run.pair);
+            widen(in + run.second, run.count, out[1] + run.pair);
+            continue;
+        }
+        for (uint32_t i = 0; i < run.count; i++) {
+            out[0][run.pair + i] = _cvtsh_ss(in[run.first + run.step * i]);
+            out[1][run.pair + i] = _cvtsh_ss(in[run.second + run.step * i]);
+        }
+    }
+}
+
+static void load_scales(const struct qr_attend_key_codes *key, uint32_t first,
+                        struct tile *tile)
+{
+    const uint16_t *scales = key->scales + (size_t)(first / key->group) * 2 * key->dim;
+    struct run runs[2];
+    runs_of(key, runs);
+    widen_pairs(runs, scales, tile->scale);
+    widen_pairs(runs, scales + key->dim, tile->minimum);
 }
 
 /** 16 bytes of tokens 0, 4, 8 and 12 from `row` on, in the four lanes. */
@@ -71,15 +135,15 @@ INLINE void transpose16(const uint8_t *codes, size_t row_bytes, uint32_t *words)
     }
 }
 
-/** Values of one channel for the 32 tokens. A lookup uses 4 bits of its index: for 2-bit codes
- * `iota` repeats, so that the bits above do not matter. */
-INLINE void decode(const struct tile *tile, uint32_t dim, uint32_t channel, __m512 iota,
+/** Values of the first or second channel of a pair for the 32 tokens. A lookup uses 4 bits of
+ * its index: for 2-bit codes `iota` repeats, so that the bits above do not matter. */
+INLINE void decode(const struct tile *tile, uint32_t which, size_t pair, __m512 iota,
                    __m512 out[2])
 {
-    const __m512 table = _mm512_fmadd_ps(iota, _mm512_set1_ps(tile->scales[channel]),
-                                         _mm512_set1_ps(tile->scales[dim + channel]));
-    const uint32_t *words = tile->words + tile->offset[channel];
-    const __m512i shift = _mm512_set1_epi32((int)tile->shift[channel]);
+    const __m512 table = _mm512_fmadd_ps(iota, _mm512_set1_ps(tile->scale[which][pair]),
+                                         _mm512_set1_ps(tile->minimum[which][pair]));
+    const uint32_t *words = tile->words + tile->offset[which][pair];
+    const __m512i shift = _mm512_set1_epi32((int)tile->shift[which][pair]);
     out[0] = _mm512_permutexvar_ps(_mm512_srlv_epi32(_mm512_load_si512(words), shift), table);
     out[1] =
         _mm512_permutexvar_ps(_mm512_srlv_epi32(_mm512_load_si512(words + 16), shift), table);
@@ -102,18 +166,42 @@ INLINE void rotate(__m512 *x1, __m512 *x2, const float *cosine, const float *sin
     *x1 = y1;
 }
 
-/** Memory is slower than this loop and pages of memory end a hardware prefetch: fetch a piece
- * of the next tile and of this tile's values with every channel. */
-struct ahead {
-    const uint8_t *codes, *values, *scales;
-    size_t step, scales_step;
+/** What a run of pairs is scored with; pointers are those of its first pair. */
+struct work {
+    const struct tile *tile;
+    const float *cosine, *sine;    /* [pair][TILE] */
+    const float *first, *second;   /* query rows, QR_ATTEND_Q_STRIDE apart */
+    const uint8_t *codes, *values; /* fetched ahead, 64 bytes with every second pair */
+    __m512 iota;
 };
 
-INLINE void prefetch(const struct ahead *ahead, uint32_t channel)
+/** Add pairs [pair, last) of 32 tokens to the scores of `rows` rows. Memory is slower than this
+ * loop and pages of memory end a hardware prefetch: a piece of the next tile and of this tile's
+ * values is fetched with every pair. */
+INLINE void score_pairs(struct work w, size_t pair, size_t last, uint32_t rows, uint32_t step,
+                        bool turn, __m512 z[4][2])
 {
-    _mm_prefetch((const char *)ahead->codes + channel * ahead->step, _MM_HINT_T0);
-    _mm_prefetch((const char *)ahead->values + channel * ahead->step, _MM_HINT_T1);
-    _mm_prefetch((const char *)ahead->scales + channel * ahead->scales_step, _MM_HINT_T0);
+    for (; pair < last; pair++) {
+        __m512 x1[2], x2[2];
+        _mm_prefetch((const char *)w.codes, _MM_HINT_T0);
+        _mm_prefetch((const char *)w.values, _MM_HINT_T1);
+        decode(w.tile, 0, pair, w.iota, x1);
+        decode(w.tile, 1, pair, w.iota, x2);
+        for (uint32_t h = 0; turn && h < 2; h++)
+            rotate(&x1[h], &x2[h], w.cosine + 16 * h, w.sine + 16 * h);
+        for (uint32_t r = 0; r < rows; r++) {
+            const __m512 q1 = _mm512_set1_ps(w.first[r * QR_ATTEND_Q_STRIDE]);
+            const __m512 q2 = _mm512_set1_ps(w.second[r * QR_ATTEND_Q_STRIDE]);
+            for (uint32_t h = 0; h < 2; h++)
+                z[r][h] = _mm512_fmadd_ps(q2, x2[h], _mm512_fmadd_ps(q1, x1[h], z[r][h]));
+        }
+        w.cosine += TILE;
+        w.sine += TILE;
+        w.first += step;
+        w.second += step;
+        w.codes += 32;
+        w.values += 32;
+    }
 }
 
 /** Scores of 32 tokens for `rows` rows. */
@@ -121,53 +209,31 @@ INLINE void score_tile(const struct qr_attend_part *part, uint32_t row, uint32_t
                        const struct qr_attend_key_codes *key, const struct tile *tile,
                        const float *turn, uint32_t first)
 {
-    const uint32_t dim = part->key_dim, pairs = key->rotary_dim / 2;
-    const uint32_t step = key->layout == QR_ROPE_HALF ? 1 : 2;
-    const uint32_t partner = key->layout == QR_ROPE_HALF ? pairs : 1;
-    const float *q = part->q + row * dim;
-    const __m512 iota =
-        key->bits == 4 ? _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
-                       : _mm512_setr_ps(0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3);
-    const uint8_t *next =
-        (const uint8_t *)(key->scales + (first / key->group + 1) * 2 * key->dim);
-    const struct ahead ahead = {
-        key->codes + (size_t)(first + TILE) * key->row_bytes,
-        key->prefetch + (size_t)first * key->row_bytes,
-        next,
-        TILE * key->row_bytes / key->dim,
-        4,
+    const float *q = part->q + row * QR_ATTEND_Q_STRIDE;
+    struct run runs[2];
+    runs_of(key, runs);
+    struct work w = {
+        .tile = tile,
+        .cosine = turn,
+        .sine = turn ? turn + runs[0].count * TILE : NULL,
+        .first = q + runs[0].first,
+        .second = q + runs[0].second,
+        .codes = key->codes + (size_t)(first + TILE) * key->row_bytes,
+        .values = key->prefetch + (size_t)first * key->row_bytes,
+        .iota = key->bits == 4
+                    ? _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
+                    : _mm512_setr_ps(0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3),
     };
     __m512 z[4][2];
     for (uint32_t r = 0; r < rows; r++)
         z[r][0] = z[r][1] = _mm512_setzero_ps();
-    for (uint32_t i = 0; i < pairs; i++) {
-        const uint32_t c1 = i * step, c2 = c1 + partner;
-        const float *cosine = turn + i * TILE, *sine = cosine + pairs * TILE;
-        __m512 x1[2], x2[2];
-        prefetch(&ahead, i * 2);
-        _mm_prefetch((const char *)(cosine + 8 * TILE), _MM_HINT_T0);
-        _mm_prefetch((const char *)(cosine + 8 * TILE + 16), _MM_HINT_T0);
-        _mm_prefetch((const char *)(sine + 8 * TILE), _MM_HINT_T0);
-        _mm_prefetch((const char *)(sine + 8 * TILE + 16), _MM_HINT_T0);
-        decode(tile, key->dim, c1, iota, x1);
-        decode(tile, key->dim, c2, iota, x2);
-        for (uint32_t h = 0; h < 2; h++)
-            rotate(&x1[h], &x2[h], cosine + 16 * h, sine + 16 * h);
-        for (uint32_t r = 0; r < rows; r++) {
-            const __m512 q1 = _mm512_set1_ps(q[r * dim + c1]);
-            const __m512 q2 = _mm512_set1_ps(q[r * dim + c2]);
-            for (uint32_t h = 0; h < 2; h++)
-                z[r][h] = _mm512_fmadd_ps(q2, x2[h], _mm512_fmadd_ps(q1, x1[h], z[r][h]));
-        }
-    }
-    for (uint32_t c = 2 * pairs; c < key->dim; c++) {
-        __m512 x[2];
-        prefetch(&ahead, c);
-        decode(tile, key->dim, c, iota, x);
-        for (uint32_t r = 0; r < rows; r++)
-            for (uint32_t h = 0; h < 2; h++)
-                z[r][h] = _mm512_fmadd_ps(_mm512_set1_ps(q[r * dim + c]), x[h], z[r][h]);
-    }
+    if (runs[0].step == 1)
+        score_pairs(w, 0, runs[0].count, rows, 1, true, z);
+    else
+        score_pairs(w, 0, runs[0].count, rows, 2, true, z);
+    w.first = q + runs[1].first;
+    w.second = q + runs[1].second;
+    score_pairs(w, runs[1].pair, runs[1].pair + runs[1].count, rows, 1, false, z);
     for (uint32_t r = 0; r < rows; r++)
         for (uint32_t h = 0; h < 2; h++)
             _mm512_storeu_ps(part->z + (row + r) * part->z_stride + first + 16 * h, z[r][h]);
@@ -213,6 +279,17 @@ static const float *turn_tile(const struct qr_attend_key_codes *key, struct tile
     return tile->turned;
 }
 
+static void prefetch_scales(const struct qr_attend_key_codes *key, uint32_t first)
+{
+    const uint16_t *next = key->scales + (size_t)((first + TILE) / key->group) * 2 * key->dim;
+    for (uint32_t i = 0; i < 2 * key->dim; i += 32)
+        _mm_prefetch((const char *)(next + i), _MM_HINT_T0);
+    for (uint32_t i = 0; i < TILE * key->prefetch_scales_bytes; i += 64)
+        _mm_prefetch((const char *)key->prefetch_scales + first * key->prefetch_scales_bytes +
+                         i,
+                     _MM_HINT_T1);
+}
+
 void qr_attend_key_codes_avx512(const struct qr_attend_part *part,
                                 const struct qr_attend_key_codes *key, uint32_t first,
                                 uint32_t last)
@@ -221,9 +298,9 @@ void qr_attend_key_codes_avx512(const struct qr_attend_part *part,
     place_channels(key, tile);
     for (uint32_t at = first; at < last; at += TILE) {
         const uint8_t *codes = key->codes + (size_t)at * key->row_bytes;
-        const uint16_t *scales = key->scales + (size_t)(at / key->group) * 2 * key->dim;
         if (at == first || at % key->group == 0)
-            widen_scales(scales, 2 * key->dim, tile->scales);
+            load_scales(key, at, tile);
+        prefetch_scales(key, at);
         transpose16(codes, key->row_bytes, tile->words);
         transpose16(codes + 16 * key->row_bytes, key->row_bytes, tile->words + 16);
         score_rows(part, key, tile, turn_tile(key, tile, at), at);

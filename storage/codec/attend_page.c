@@ -140,6 +140,8 @@ static void key_scores(const struct page_source *s, const struct qr_attend_part 
     const struct qr_page_header *h = s->page->header;
     const size_t row_bytes = qr_spec_row_bytes(&h->key, h->key_dim);
     const size_t value_bytes = qr_spec_row_bytes(&h->value, h->value_dim);
+    const size_t scales_bytes =
+        qr_spec_scales_bytes(&h->value, h->tokens, 1, h->value_dim) / h->tokens;
     const struct qr_attend_key_codes key = {
         .codes = s->page->key_codes + s->head * h->tokens * row_bytes,
         .scales = (const uint16_t *)(const void *)s->page->key_scales +
@@ -153,6 +155,9 @@ static void key_scores(const struct page_source *s, const struct qr_attend_part 
         .rotary_dim = s->rotation ? s->rotary_dim : 0,
         .layout = (enum qr_rope_layout)h->rope_layout,
         .prefetch = s->page->value_codes + s->head * h->tokens * value_bytes,
+        .prefetch_scales =
+            scales_bytes ? s->page->value_scales + s->head * h->tokens * scales_bytes : NULL,
+        .prefetch_scales_bytes = (uint32_t)scales_bytes,
     };
     qr_attend_kernels()->key_codes(part, &key, first & ~31u, (last + 31u) & ~31u);
     raw_scores(s, part, first, last);

@@ -20,7 +20,7 @@ static void scores(const struct qr_attend_part *part, uint32_t first, uint32_t t
     const uint32_t dim = part->key_dim;
     for (uint32_t r = 0; r < part->rows; r++)
         for (uint32_t t = 0; t < tokens; t++) {
-            const float *q = part->q + r * dim;
+            const float *q = part->q + r * QR_ATTEND_Q_STRIDE;
             float dot[16] = {0}, sum = 0.0f;
             for (uint32_t i = 0; i < dim; i++)
                 dot[i % 16] += q[i] * at(key, t, i);

@@ -25,7 +25,7 @@ struct plan {
     size_t out_stride;
     uint8_t *bytes;           /* interleaved codes */
     float *scales, *minima;   /* [groups][tokens] */
-    float *largest, *minimum; /* [row][group]: max of weight x scale, sum of weight x min */
+    float *largest, *minimum; /* [group][4 rows]: max of weight x scale, sum of weight x min */
     uint8_t *weights[4];      /* by field: [row][quad]{lows, highs of two groups} */
     size_t weight_stride;     /* bytes of a row */
     float unit[4][8];         /* by field: [row][2] value of one step */
@@ -83,24 +83,46 @@ static void split_scales(const struct plan *plan, const uint16_t *scales)
     }
 }
 
-/** Per row and group: the largest weight x scale, and the part of the minima. */
-static void measure(const struct plan *plan, uint32_t rows)
+/** Maxima (or sums) of the elements of four vectors, in order. */
+INLINE __m128 fold4(const __m512 x[4], bool maximum)
 {
-    const uint32_t groups = plan->value->groups;
-    for (uint32_t r = 0; r < rows; r++)
-        for (uint32_t g = 0; g < groups; g++) {
-            const float *p = plan->z + r * plan->z_stride;
-            const float *s = plan->scales + g * plan->tokens;
-            const float *m = plan->minima + g * plan->tokens;
-            __m512 largest = _mm512_setzero_ps(), sum = _mm512_setzero_ps();
-            for (uint32_t t = 0; t < plan->tokens; t += 16) {
-                const __m512 x = _mm512_loadu_ps(p + t);
-                largest = _mm512_max_ps(_mm512_mul_ps(x, _mm512_loadu_ps(s + t)), largest);
-                sum = _mm512_fmadd_ps(x, _mm512_loadu_ps(m + t), sum);
+    __m512 y[2];
+    for (uint32_t i = 0; i < 2; i++) {
+        const __m512 lo = _mm512_shuffle_f32x4(x[2 * i], x[2 * i + 1], 0x44);
+        const __m512 hi = _mm512_shuffle_f32x4(x[2 * i], x[2 * i + 1], 0xee);
+        y[i] = maximum ? _mm512_max_ps(lo, hi) : _mm512_add_ps(lo, hi);
+    }
+    const __m512 even = _mm512_shuffle_f32x4(y[0], y[1], 0x88);
+    const __m512 odd = _mm512_shuffle_f32x4(y[0], y[1], 0xdd);
+    __m512 z = maximum ? _mm512_max_ps(even, odd) : _mm512_add_ps(even, odd);
+    for (uint32_t step = 0; step < 2; step++) {
+        const __m512 other = step ? _mm512_permute_ps(z, 0xb1) : _mm512_permute_ps(z, 0x4e);
+        z = maximum ? _mm512_max_ps(z, other) : _mm512_add_ps(z, other);
+    }
+    const __m512i first = _mm512_setr_epi32(0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12);
+    return _mm512_castps512_ps128(_mm512_permutexvar_ps(first, z));
+}
+
+/** Per row and group: the largest weight x scale, and the part of the minima. */
+INLINE void measure(const struct plan *plan, uint32_t rows)
+{
+    for (uint32_t g = 0; g < plan->value->groups; g++) {
+        const float *s = plan->scales + g * plan->tokens;
+        const float *m = plan->minima + g * plan->tokens;
+        __m512 largest[4], sum[4];
+        for (uint32_t r = 0; r < 4; r++)
+            largest[r] = sum[r] = _mm512_setzero_ps();
+        for (uint32_t t = 0; t < plan->tokens; t += 16) {
+            const __m512 scale = _mm512_loadu_ps(s + t), minimum = _mm512_loadu_ps(m + t);
+            for (uint32_t r = 0; r < rows; r++) {
+                const __m512 x = _mm512_loadu_ps(plan->z + r * plan->z_stride + t);
+                largest[r] = _mm512_max_ps(_mm512_mul_ps(x, scale), largest[r]);
+                sum[r] = _mm512_fmadd_ps(x, minimum, sum[r]);
             }
-            plan->largest[r * groups + g] = _mm512_reduce_max_ps(largest);
-            plan->minimum[r * groups + g] = _mm512_reduce_add_ps(sum);
         }
+        _mm_storeu_ps(plan->largest + 4 * g, fold4(largest, true));
+        _mm_storeu_ps(plan->minimum + 4 * g, fold4(sum, false));
+    }
 }
 
 /** Weights of one row for two groups, 16 tokens at a time: each quad becomes 16 bytes, the low
@@ -108,12 +130,11 @@ static void measure(const struct plan *plan, uint32_t rows)
 static void pack_weights(const struct plan *plan, uint32_t row, uint32_t even, uint32_t odd,
                          uint8_t *to)
 {
-    const uint32_t groups = plan->value->groups;
     const float *p = plan->z + row * plan->z_stride;
     const float *s0 = plan->scales + even * plan->tokens;
     const float *s1 = plan->scales + odd * plan->tokens;
-    const float max0 = plan->largest[row * groups + even];
-    const float max1 = plan->largest[row * groups + odd];
+    const float max0 = plan->largest[4 * even + row];
+    const float max1 = plan->largest[4 * odd + row];
     const __m512 by0 = _mm512_set1_ps(max0 > 0.0f ? STEPS / max0 : 0.0f);
     const __m512 by1 = _mm512_set1_ps(max1 > 0.0f ? STEPS / max1 : 0.0f);
     const __m512i pick0 = _mm512_broadcast_i32x4(
@@ -134,7 +155,7 @@ static void pack_weights(const struct plan *plan, uint32_t row, uint32_t even, u
 static void make_weights(struct plan *plan, uint32_t word, uint32_t field, uint32_t rows)
 {
     const uint32_t bits = plan->value->bits, group = plan->value->group;
-    const uint32_t groups = plan->value->groups, words = plan->value->row_bytes / 2;
+    const uint32_t words = plan->value->row_bytes / 2;
     uint32_t even_before = UINT32_MAX, odd_before = UINT32_MAX;
     for (uint32_t f = field; f < field + 2; f++) {
         const uint32_t even = (words * f + word) / group;
@@ -146,8 +167,8 @@ static void make_weights(struct plan *plan, uint32_t word, uint32_t field, uint3
         }
         plan->weights[f] = plan->weights[0] + (f & 1) * 4 * plan->weight_stride;
         for (uint32_t r = 0; r < rows; r++) {
-            plan->unit[f][2 * r] = plan->largest[r * groups + even] / STEPS;
-            plan->unit[f][2 * r + 1] = plan->largest[r * groups + odd] / STEPS;
+            plan->unit[f][2 * r] = plan->largest[4 * even + r] / STEPS;
+            plan->unit[f][2 * r + 1] = plan->largest[4 * odd + r] / STEPS;
             pack_weights(plan, r, even, odd, plan->weights[f] + r * plan->weight_stride);
         }
         even_before = even;
@@ -192,7 +213,6 @@ void qr_attend_value_codes_avx512(const struct qr_attend_part *part,
         const uint32_t rows = part->rows - row < 4 ? part->rows - row : 4;
         plan.z = part->z + row * part->z_stride + first;
         plan.out = part->out + row * part->out_stride;
-        measure(&plan, rows);
         width->run(&plan, rows);
     }
 }

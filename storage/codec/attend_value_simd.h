@@ -63,10 +63,12 @@ INLINE void NAME(store)(const struct plan *plan, const vf part[4], uint32_t row,
 {
     const vf even_lo = w_evens(part[0], part[1]), even_hi = w_evens(part[2], part[3]);
     const vf odd_lo = w_odds(part[0], part[1]), odd_hi = w_odds(part[2], part[3]);
-    const float *min = plan->minimum + row * plan->value->groups;
+    const float *min = plan->minimum + row;
     const uint32_t group = plan->value->group;
-    w_add_lanes(plan->out + row * plan->out_stride + even, even_lo, even_hi, min[even / group]);
-    w_add_lanes(plan->out + row * plan->out_stride + odd, odd_lo, odd_hi, min[odd / group]);
+    w_add_lanes(plan->out + row * plan->out_stride + even, even_lo, even_hi,
+                min[4 * (even / group)]);
+    w_add_lanes(plan->out + row * plan->out_stride + odd, odd_lo, odd_hi,
+                min[4 * (odd / group)]);
 }
 
 /** All channels of fields `field` and `field + 1` of one column. */
@@ -98,6 +100,7 @@ INLINE void NAME(rows)(struct plan *plan, uint32_t rows)
 {
     const uint32_t per_byte = 8 / plan->value->bits;
     const uint32_t columns = plan->value->row_bytes / BYTES;
+    measure(plan, rows);
     for (uint32_t column = 0; column < columns; column++)
         for (uint32_t field = 0; field < per_byte; field += 2) {
             make_weights(plan, column * WORDS, field, rows);
