@@ -8,6 +8,7 @@
  * neither session reads the other's values.
  */
 #include <assert.h>
+#include <inttypes.h>
 #include <string.h>
 
 #include "append.h"
@@ -141,7 +142,7 @@ static struct qr_place place_of(const struct qr_append_job *job, const struct ca
 
 static quire_status publish(struct qr_append_job *job, const struct candidate *candidate,
                             const uint8_t block_id[QR_HASH_BYTES], uint32_t entry,
-                            bool *published, struct qr_error *e)
+                            enum qr_publish *result, struct qr_error *e)
 {
     struct qr_index *index = job->session->store->index;
     const struct qr_place place = place_of(job, candidate);
@@ -153,15 +154,53 @@ static quire_status publish(struct qr_append_job *job, const struct candidate *c
     if (status != QUIRE_OK)
         return status;
     struct qr_slot *slot = candidate->chunk ? &made : candidate->slot;
-    *published = qr_index_publish(index, entry, slot, &place);
-    if (*published)
+    *result = qr_index_publish(index, entry, slot, &place);
+    if (*result == QR_PUBLISH_DONE)
         slot->bytes = 0;
     else if (candidate->chunk)
         qr_index_release(index, &made);
     return QUIRE_OK;
 }
 
-/* One id: *done when the block is in the index under it, with a reference in *entry. */
+static quire_status conflict(const struct qr_append_job *job, const struct qr_lane *lane,
+                             uint32_t block, struct qr_error *e)
+{
+    const uint64_t position = (uint64_t)block * job->session->policy.page_tokens;
+
+    qr_error_set(e, QUIRE_ECONFLICT,
+                 "layer %u lost the page at position %" PRIu64
+                 ", and what is given for it is not what was there",
+                 lane->layer, position);
+    if (e) {
+        e->position = position;
+        e->layer = lane->layer;
+    }
+    return QUIRE_ECONFLICT;
+}
+
+/* The id is known but has no bytes: fill it, or find that its bytes were others. */
+static quire_status fill_entry(struct qr_append_job *job, const struct candidate *candidate,
+                               const uint8_t block_id[QR_HASH_BYTES], uint32_t entry,
+                               bool *done, struct qr_error *e)
+{
+    const struct qr_lane *lane = current(job)->lane;
+    enum qr_publish result = QR_PUBLISH_TAKEN;
+    quire_status status = publish(job, candidate, block_id, entry, &result, e);
+
+    if (status != QUIRE_OK)
+        return status;
+    *done = result == QR_PUBLISH_DONE;
+    job->sealed += *done && candidate->chunk;
+    job->received += *done && !candidate->chunk;
+    job->unshared += result == QR_PUBLISH_DIFFERS;
+    if (result == QR_PUBLISH_DIFFERS && candidate->block < lane->sealed &&
+        lane->pages[candidate->block] == entry)
+        return conflict(job, lane, candidate->block, e);
+    return QUIRE_OK;
+}
+
+/* One id: *done when the block is in the index under it, with a reference in *entry. A damaged
+ * page is not filled again: nobody can tell whether the bytes are what they were. */
 static quire_status try_id(struct qr_append_job *job, const struct candidate *candidate,
                            const uint8_t block_id[QR_HASH_BYTES], uint32_t *entry, bool *done,
                            struct qr_error *e)
@@ -182,10 +221,8 @@ static quire_status try_id(struct qr_append_job *job, const struct candidate *ca
         qr_index_unpin(index, *entry);
         job->shared += *done;
         job->unshared += !*done;
-    } else {
-        status = publish(job, candidate, block_id, *entry, done, e);
-        job->sealed += *done && candidate->chunk;
-        job->received += *done && !candidate->chunk;
+    } else if (state == QR_PAGE_EVICTED) {
+        status = fill_entry(job, candidate, block_id, *entry, done, e);
     }
     if (!*done)
         qr_index_unref(index, entry, 1);

@@ -31,6 +31,7 @@ struct qr_evict_node {
     uint32_t ghost : 1;   /* was a victim while in the small queue */
     uint32_t doomed : 1;  /* for the index: damaged, goes with its last pin */
     uint32_t damaged : 1; /* for the index: went because its bytes were damaged */
+    uint32_t tagged : 1;  /* for the index: had bytes once, and remembers their tag */
 };
 
 struct qr_evict_config {

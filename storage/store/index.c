@@ -13,7 +13,8 @@
  * exactly when it owns a slot and is not doomed;
  *  2. an entry is in its hash chain exactly when refs + pins > 0 (pins alone keep a dropped
  * page);
- *  3. bytes are given back only when pins == 0.
+ *  3. bytes are given back only when pins == 0;
+ *  4. an entry whose bytes went keeps their tag in slot.region and slot.number.
  */
 #include "index_impl.h"
 
@@ -221,30 +222,41 @@ quire_status qr_index_find(struct qr_index *index, const uint8_t id[QR_HASH_BYTE
     return QUIRE_OK;
 }
 
-bool qr_index_publish(struct qr_index *index, uint32_t number, const struct qr_slot *slot,
-                      const struct qr_place *place)
+static void take_slot(struct qr_index *index, uint32_t number, const struct qr_slot *slot)
 {
     struct qr_entry *entry = qr_index_entry(index, number);
+    uint32_t *first = &index->region_first[slot->region];
+
+    entry->slot.region = slot->region;
+    entry->slot.number = slot->number;
+    __atomic_store_n(&entry->slot.bytes, slot->bytes, __ATOMIC_RELAXED);
+    entry->region_previous = QR_ENTRY_NONE;
+    entry->region_next = *first;
+    if (*first != QR_ENTRY_NONE)
+        qr_index_entry(index, *first)->region_previous = number;
+    *first = number;
+}
+
+enum qr_publish qr_index_publish(struct qr_index *index, uint32_t number,
+                                 const struct qr_slot *slot, const struct qr_place *place)
+{
+    struct qr_entry *entry = qr_index_entry(index, number);
+    const uint64_t tag = index->config.tag(qr_index_map(index, slot));
+    enum qr_publish result = QR_PUBLISH_DONE;
 
     pthread_mutex_lock(&index->lock);
-    const bool vacant = entry->slot.bytes == 0;
-    if (vacant) {
-        uint32_t *first = &index->region_first[slot->region];
-        entry->slot.region = slot->region;
-        entry->slot.number = slot->number;
-        __atomic_store_n(&entry->slot.bytes, slot->bytes, __ATOMIC_RELAXED);
-        entry->node.damaged = 0;
-        entry->region_previous = QR_ENTRY_NONE;
-        entry->region_next = *first;
-        if (*first != QR_ENTRY_NONE)
-            qr_index_entry(index, *first)->region_previous = number;
-        *first = number;
+    if (entry->slot.bytes > 0)
+        result = QR_PUBLISH_TAKEN;
+    else if (entry->node.damaged || (entry->node.tagged && qr_index_tag(entry) != tag))
+        result = QR_PUBLISH_DIFFERS;
+    if (result == QR_PUBLISH_DONE) {
+        take_slot(index, number, slot);
         qr_evict_link(index->evict, number, place->group, place->order, slot->bytes,
                       place->hint);
         index->stat.resident++;
     }
     pthread_mutex_unlock(&index->lock);
-    return vacant;
+    return result;
 }
 
 enum qr_page_state qr_index_pin(struct qr_index *index, uint32_t number, struct qr_pinned *out)

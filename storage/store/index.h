@@ -28,6 +28,8 @@ struct qr_index_config {
     struct qr_meta *meta;         /* borrowed: where metadata bytes are counted */
     struct qr_counters *counters; /* borrowed */
     uint32_t entries_max, groups_max;
+    /** 64 bits that equal bytes have in common and others have not; pure. */
+    uint64_t (*tag)(const void *bytes);
 };
 
 quire_status qr_index_create(const struct qr_index_config *config, struct qr_index **out,
@@ -70,13 +72,18 @@ struct qr_place { /* where a page stands for eviction */
     uint32_t group, order;
     uint32_t hint; /* entry near it, or QR_ENTRY_NONE */
 };
+enum qr_publish {
+    QR_PUBLISH_DONE,
+    QR_PUBLISH_TAKEN,  /* the entry has bytes: another append was faster, or damaged ones are
+                          still being read */
+    QR_PUBLISH_DIFFERS /* its bytes were others, or were damaged so that nobody can tell */
+};
 /**
- * Make complete bytes visible: the slot becomes the entry's. false when the entry has bytes
- * already (another append was faster, or a damaged page is still being read): the slot stays
- * the caller's.
+ * Make complete bytes visible: the slot becomes the entry's; unless DONE it stays the caller's.
+ * An entry that was evicted only takes back the same bytes (same tag).
  */
-bool qr_index_publish(struct qr_index *index, uint32_t entry, const struct qr_slot *slot,
-                      const struct qr_place *place);
+enum qr_publish qr_index_publish(struct qr_index *index, uint32_t entry,
+                                 const struct qr_slot *slot, const struct qr_place *place);
 
 /** Pin if resident, and note the read. */
 enum qr_page_state qr_index_pin(struct qr_index *index, uint32_t entry, struct qr_pinned *out);

@@ -36,6 +36,10 @@ void qr_index_drop_bytes(struct qr_index *index, uint32_t number)
         index->region_first[slot.region] = entry->region_next;
     if (entry->region_next != QR_ENTRY_NONE)
         qr_index_entry(index, entry->region_next)->region_previous = entry->region_previous;
+    const uint64_t tag = index->config.tag(qr_index_map(index, &slot));
+    entry->slot.region = (uint32_t)(tag >> 32);
+    entry->slot.number = (uint32_t)tag;
+    entry->node.tagged = 1;
     __atomic_store_n(&entry->slot.bytes, 0, __ATOMIC_RELAXED);
     index->stat.resident--;
     qr_index_release(index, &slot);

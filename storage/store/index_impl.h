@@ -34,6 +34,12 @@ struct qr_index {
     struct qr_index_stat stat;
 };
 
+/** Tag of bytes that an entry had and has no more. */
+static inline uint64_t qr_index_tag(const struct qr_entry *entry)
+{
+    return (uint64_t)entry->slot.region << 32 | entry->slot.number;
+}
+
 struct qr_entry *qr_index_entry(const struct qr_index *index, uint32_t number);
 /** Give an unpinned entry's slot back to the tier; lock held. */
 void qr_index_drop_bytes(struct qr_index *index, uint32_t number);

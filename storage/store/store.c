@@ -63,6 +63,12 @@ static quire_status start_tables(struct qr_store *store, struct qr_error *e)
     return status;
 }
 
+/* The checksum covers everything, and encoding is deterministic. */
+static uint64_t page_tag(const void *bytes)
+{
+    return ((const struct qr_page_header *)bytes)->checksum;
+}
+
 static quire_status start_parts(struct qr_store *store, struct qr_error *e)
 {
     const uint64_t budget = store->config.host_budget_bytes;
@@ -71,6 +77,7 @@ static quire_status start_parts(struct qr_store *store, struct qr_error *e)
         .meta = &store->meta,
         .counters = &store->counters,
         .entries_max = entries_max(budget),
+        .tag = page_tag,
         .groups_max = 2 * store->config.sessions_max + 64, /* groups outlive their session */
     };
     quire_status status = start_tables(store, e);

@@ -145,7 +145,6 @@ static struct qr_attend_queries queries_of(const struct unit_run *run, uint32_t 
         .window = run->unit->layer->window,
         .first = run->unit->first,
         .last = run->unit->last,
-        .rotation_by_channel = run->by_channel,
     };
 }
 
@@ -163,8 +162,9 @@ static void attend_part(struct unit_run *run, const struct qr_part *part)
     if (run->rope && part->page)
         qr_attend_rotation_by_channel(run->rotation, page_tokens, rotary_dim, run->by_channel);
     for (uint32_t h = 0; h < run->unit->heads; h++) {
-        const struct qr_attend_queries queries = queries_of(run, h);
+        struct qr_attend_queries queries = queries_of(run, h);
         const uint32_t in_lane = run->unit->head - lane->first_head + h;
+        queries.rotation_by_channel = part->page ? run->by_channel : NULL;
         if (part->page)
             qr_attend_page(&part->view, in_lane, &queries, run->rotation, rotary_dim,
                            &run->accs[h], run->scratch);
