@@ -85,6 +85,14 @@ static quire_status fork_contents(struct qr_session *from, struct qr_session *to
     return status;
 }
 
+/* All committed tokens, or whole blocks of them where a longer lane has sealed the last one. */
+static uint64_t most_to_fork(const struct qr_session *from, uint64_t committed)
+{
+    if (check_cut(from, committed, NULL) == QUIRE_OK)
+        return committed;
+    return committed / from->policy.page_tokens * from->policy.page_tokens;
+}
+
 static quire_status fork_session(struct qr_session *from, const char *name, uint64_t length,
                                  struct qr_session **out, struct qr_error *e)
 {
@@ -94,7 +102,7 @@ static quire_status fork_session(struct qr_session *from, const char *name, uint
     pthread_mutex_lock(&from->write_lock);
     const uint64_t committed = qr_session_length(from, NULL);
     if (length == 0)
-        length = committed;
+        length = most_to_fork(from, committed);
     if (from->dead)
         status = qr_session_gone(e, from->name);
     else if (length > committed)

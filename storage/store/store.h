@@ -83,12 +83,17 @@ quire_status qr_session_info(struct qr_store *store, uint32_t ns, const char *na
 quire_status qr_session_list(struct qr_store *store, uint32_t ns, const char *prefix,
                              const char *after, struct qr_session_info *out, size_t capacity,
                              size_t *count_out, bool *more_out);
+/** Copy-on-write fork at `length` tokens; 0: all committed ones, or whole blocks of them where
+ * a longer lane has sealed the last. A length inside a sealed page is EINVAL; ERANGE, EEXIST,
+ * ENOTFOUND, EFULL. */
 quire_status qr_session_fork(struct qr_store *store, uint32_t ns, const char *from,
                              const char *to, uint64_t length, uint64_t ttl_ms,
                              struct qr_session_info *out, struct qr_error *e);
 quire_status qr_session_touch(struct qr_store *store, uint32_t ns, uint64_t session,
                               uint64_t epoch, uint64_t ttl_ms, uint32_t lease_ms,
                               struct qr_session_info *out, struct qr_error *e);
+/** Cut every lane to at most `length`, a block border or past what is sealed (else EINVAL).
+ * ERANGE past the longest lane, EFENCED. */
 quire_status qr_session_truncate(struct qr_store *store, uint32_t ns, uint64_t session,
                                  uint64_t epoch, uint64_t length, struct qr_session_info *out,
                                  struct qr_error *e);
