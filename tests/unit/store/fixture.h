@@ -112,13 +112,25 @@ static inline struct qr_session_info fixture_open(struct fixture *f, const char 
 
 /* ---- rows -------------------------------------------------------------------------------- */
 
+/* What the salt of a check means at a place; tests that mix values replace it. */
+static inline uint32_t fixture_same_salt(uint32_t salt, uint32_t layer, uint64_t position)
+{
+    (void)layer;
+    (void)position;
+    return salt;
+}
+
+static uint32_t (*fixture_salt_of)(uint32_t salt, uint32_t layer,
+                                   uint64_t position) = fixture_same_salt;
+
 /* FP16 bits of magnitude 1/16 .. 2, a function of all arguments. which: 0 K, 1 V. */
 static inline uint16_t fixture_value(uint32_t salt, uint32_t layer, int which,
                                      uint64_t position, uint32_t head, uint32_t channel)
 {
-    uint64_t x = salt * 0x9e3779b97f4a7c15u + layer * 0xbf58476d1ce4e5b9u +
-                 (uint64_t)which * 0x94d049bb133111ebu + position * 0xd6e8feb86659fd93u +
-                 head * 0xa0761d6478bd642fu + channel * 0xe7037ed1a0b428dbu;
+    uint64_t x = fixture_salt_of(salt, layer, position) * 0x9e3779b97f4a7c15u +
+                 layer * 0xbf58476d1ce4e5b9u + (uint64_t)which * 0x94d049bb133111ebu +
+                 position * 0xd6e8feb86659fd93u + head * 0xa0761d6478bd642fu +
+                 channel * 0xe7037ed1a0b428dbu;
     x ^= x >> 32;
     x *= 0xd6e8feb86659fd93u;
     x ^= x >> 29;
