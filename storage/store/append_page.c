@@ -63,8 +63,11 @@ static quire_status receive(struct page_job *p, size_t page_bytes, struct qr_err
         return qr_error_set(e, QUIRE_EINVAL, "the page ended early");
     status = qr_page_open(bytes, page_bytes, &view, e);
     if (status == QUIRE_OK)
-        memcpy(id.block_id, view.header->block_id, QR_HASH_BYTES);
-    return status == QUIRE_OK ? qr_page_match(view.header, &id, e) : status;
+        status = qr_page_check_values(&view, e);
+    if (status != QUIRE_OK)
+        return status;
+    memcpy(id.block_id, view.header->block_id, QR_HASH_BYTES);
+    return qr_page_match(view.header, &id, e);
 }
 
 static quire_status conflict(const struct page_job *p, struct qr_error *e)
