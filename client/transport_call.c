@@ -91,8 +91,9 @@ static void end_batch(struct qr_call *call)
     pthread_mutex_unlock(&call->lock);
     if (!over)
         return;
-    grpc_call_unref(over);
+    /* The trailing metadata that the callback reads belongs to the gRPC call. */
     fire_done(call);
+    grpc_call_unref(over);
     qr_call_release(call);
 }
 
