@@ -33,7 +33,7 @@ static void value_text(char text[QR_TEXT_MAX], const struct quire_metric *m)
 static void print_groups(FILE *out, const struct quire_metric *metrics, size_t count)
 {
     char group[64], other[64], text[QR_TEXT_MAX];
-    struct qr_table *table = qr_table_create("lrl");
+    struct qr_table *table = qr_table_create("lrll");
     for (size_t i = 0; i < count; i++) {
         bool first = true;
         group_of(group, metrics[i].name);
@@ -49,6 +49,7 @@ static void print_groups(FILE *out, const struct quire_metric *metrics, size_t c
             if (strcmp(group, other) != 0)
                 continue;
             value_text(text, &metrics[k]);
+            text[strcspn(text, " ")] = '\t'; /* the unit has its own column */
             qr_table_row(table, "  %s\t%s\t%s", metrics[k].name, text, metrics[k].help);
         }
     }

@@ -252,6 +252,8 @@ static quire_status read_root(cJSON *root, struct qr_model_file *out, struct qr_
         status = read_object("model", root, fields, sizeof(fields) / sizeof(fields[0]), e);
     if (status == QUIRE_OK && layer_runs == 0)
         status = qr_error_set(e, QUIRE_EINVAL, "layers: must list at least one run of layers");
+    if (status == QUIRE_OK && out->name[0] == 0)
+        status = qr_error_set(e, QUIRE_EINVAL, "name: must be there and not be empty");
     qr_model_file_link(out, layer_runs, rope_count);
     return status;
 }

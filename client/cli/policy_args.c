@@ -56,7 +56,7 @@ const struct quire_policy *qr_policy_args_take(struct qr_policy_args *p)
 
 void qr_model_args_init(struct qr_model_args *m)
 {
-    *m = (struct qr_model_args){.name = "", .stored = -1, .layout = QUIRE_ROPE_HALF};
+    *m = (struct qr_model_args){.name = "unnamed", .stored = -1, .layout = QUIRE_ROPE_HALF};
     m->theta = 10000;
     const struct qr_arg args[QR_MODEL_ARGS] = {
         {"model", QR_ARG_TEXT, &m->path, "FILE",
@@ -68,7 +68,7 @@ void qr_model_args_init(struct qr_model_args *m)
         {"rotary-dim", QR_ARG_U32, &m->rotary_dim, "N", "channels rotated (all)", NULL},
         {"query-heads", QR_ARG_U32, &m->query_heads, "N",
          "query heads a layer (those of the file, else the KV heads)", NULL},
-        {"model-name", QR_ARG_TEXT, &m->name, "TEXT", "enters the fingerprint (empty)", NULL},
+        {"model-name", QR_ARG_TEXT, &m->name, "TEXT", "enters the fingerprint (unnamed)", NULL},
     };
     memcpy(m->args, args, sizeof(args));
 }

@@ -48,6 +48,7 @@ static void mistakes_are_named_by_their_key(void **state)
         {"", "not JSON"},
         {"[]", "not a JSON object"},
         {"{}", "layers: must list"},
+        {"{\"layers\": [{}]}", "name: must be there"},
         {"{\"layers\": 3}", "layers: must be a list"},
         {"{\"layers\": [3]}", "layers[0]: must be an object"},
         {"{\"layers\": [{\"headz\": 1}]}", "layers[0]: unknown key 'headz'"},
