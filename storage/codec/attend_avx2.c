@@ -125,5 +125,6 @@ static void scores(const struct qr_attend_part *part, uint32_t first, uint32_t t
                 dot1(part->q + row * QR_ATTEND_Q_STRIDE, key, t, dim);
 }
 
-const struct qr_attend_kernels qr_attend_avx2 = {scores, softmax, add, load, scale, NULL, NULL};
+const struct qr_attend_kernels qr_attend_avx2 = {
+    .scores = scores, .softmax = softmax, .add = add, .load = load, .scale = scale};
 #endif

@@ -124,11 +124,14 @@ static void scores(const struct qr_attend_part *part, uint32_t first, uint32_t t
                 dot1(part->q + row * QR_ATTEND_Q_STRIDE, key, t, dim);
 }
 
-const struct qr_attend_kernels qr_attend_avx512 = {scores,
-                                                   softmax,
-                                                   add,
-                                                   load,
-                                                   scale,
-                                                   qr_attend_key_codes_avx512,
-                                                   qr_attend_value_codes_avx512};
+const struct qr_attend_kernels qr_attend_avx512 = {
+    .scores = scores,
+    .softmax = softmax,
+    .add = add,
+    .load = load,
+    .scale = scale,
+    .tile_rotation = qr_attend_tile_rotation_avx512,
+    .key_codes = qr_attend_key_codes_avx512,
+    .value_codes = qr_attend_value_codes_avx512,
+};
 #endif

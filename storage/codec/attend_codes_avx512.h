@@ -11,6 +11,8 @@
 void qr_attend_key_codes_avx512(const struct qr_attend_part *part,
                                 const struct qr_attend_key_codes *key, uint32_t first,
                                 uint32_t last);
+void qr_attend_tile_rotation_avx512(const float *rotation, uint32_t tokens, uint32_t rotary_dim,
+                                    float *out);
 void qr_attend_value_codes_avx512(const struct qr_attend_part *part,
                                   const struct qr_attend_value_codes *value, uint32_t first,
                                   uint32_t last);

@@ -91,6 +91,10 @@ struct qr_attend_kernels {
                  enum qr_rope_layout layout, float *out);
     /** x[i] *= factor, n a multiple of 16. */
     void (*scale)(float *x, uint32_t n, float factor);
+    /** qr_attend_rotation_by_channel for whole tiles, rotary_dim a multiple of 4; NULL: use the
+     * plain loop. */
+    void (*tile_rotation)(const float *rotation, uint32_t tokens, uint32_t rotary_dim,
+                          float *out);
     /** Scores of tokens [first, last), multiples of 32, on the codes; NULL: not on this ISA. */
     void (*key_codes)(const struct qr_attend_part *part, const struct qr_attend_key_codes *key,
                       uint32_t first, uint32_t last);

@@ -39,20 +39,22 @@ static void runs_of(const struct qr_attend_key_codes *key, struct run runs[2])
     runs[1] = (struct run){turned / 2, rest / 2, turned, turned + rest / 2, 1};
 }
 
-/** Places of channels first, first + step, ...; no division per channel. */
+/** Places of channels first, first + step, ...: those of one field of the words at a time. */
 static void place_run(const struct qr_attend_key_codes *key, uint32_t first, struct run run,
                       uint32_t *offset, uint32_t *shift)
 {
     const uint32_t words = key->dim * key->bits / 16;
-    uint32_t word = first % words, up = first / words * key->bits;
-    for (uint32_t i = 0; i < run.count; i++) {
-        offset[run.pair + i] = word / 2 * TILE;
-        shift[run.pair + i] = up + word % 2 * 16;
-        word += run.step;
-        if (word >= words) {
-            word -= words;
-            up += key->bits;
+    uint32_t field = first / words, word = first % words;
+    for (uint32_t i = 0; i < run.count; field++) {
+        uint32_t n = (words - word + run.step - 1) / run.step;
+        n = n < run.count - i ? n : run.count - i;
+        for (uint32_t j = 0; j < n; j++) {
+            const uint32_t w = word + j * run.step;
+            offset[run.pair + i + j] = w / 2 * TILE;
+            shift[run.pair + i + j] = field * key->bits + w % 2 * 16;
         }
+        i += n;
+        word = word + n * run.step - words;
     }
 }
 
@@ -259,23 +261,28 @@ static void score_rows(const struct qr_attend_part *part, const struct qr_attend
     }
 }
 
+void qr_attend_tile_rotation_avx512(const float *rotation, uint32_t tokens, uint32_t rotary_dim,
+                                    float *out)
+{
+    const size_t row = rotary_dim * sizeof(float);
+    for (uint32_t t = 0; t < tokens; t += TILE) {
+        const uint8_t *from = (const uint8_t *)rotation + t * row;
+        uint32_t *to = (uint32_t *)(void *)(out + (size_t)t * rotary_dim);
+        transpose16(from, row, to);
+        transpose16(from + 16 * row, row, to + 16);
+    }
+}
+
 /** Rotation of the tile at token `first`: the caller's, or made here. */
 static const float *turn_tile(const struct qr_attend_key_codes *key, struct tile *tile,
                               uint32_t first)
 {
+    const size_t at = (size_t)first * key->rotary_dim;
     if (!key->rotation)
         return NULL;
     if (key->by_channel)
-        return key->by_channel + (size_t)first * key->rotary_dim;
-    const float *from = key->rotation + (size_t)first * key->rotary_dim;
-    const size_t row = key->rotary_dim * sizeof(float);
-    if (row % 16) {
-        qr_attend_rotation_by_channel(from, TILE, key->rotary_dim, tile->turned);
-        return tile->turned;
-    }
-    uint32_t *to = (uint32_t *)(void *)tile->turned;
-    transpose16((const uint8_t *)from, row, to);
-    transpose16((const uint8_t *)from + 16 * row, row, to + 16);
+        return key->by_channel + at;
+    qr_attend_rotation_by_channel(key->rotation + at, TILE, key->rotary_dim, tile->turned);
     return tile->turned;
 }
 

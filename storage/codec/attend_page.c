@@ -21,6 +21,11 @@ void qr_attend_rotation_by_channel(const float *rotation, uint32_t tokens, uint3
                                    float *out)
 {
     const uint32_t tile = tokens < QR_ATTEND_TILE ? tokens : QR_ATTEND_TILE;
+    const struct qr_attend_kernels *k = qr_attend_kernels();
+    if (k->tile_rotation && tokens % QR_ATTEND_TILE == 0 && rotary_dim % 4 == 0) {
+        k->tile_rotation(rotation, tokens, rotary_dim, out);
+        return;
+    }
     for (uint32_t first = 0; first < tokens; first += tile)
         for (uint32_t i = 0; i < rotary_dim; i++)
             for (uint32_t t = first; t < first + tile; t++)

@@ -87,5 +87,5 @@ static void scale(float *x, uint32_t n, float factor)
         x[i] *= factor;
 }
 
-const struct qr_attend_kernels qr_attend_scalar = {scores, softmax, add, load,
-                                                   scale,  NULL,    NULL};
+const struct qr_attend_kernels qr_attend_scalar = {
+    .scores = scores, .softmax = softmax, .add = add, .load = load, .scale = scale};

@@ -37,32 +37,46 @@ INLINE vf v_cap(vf z, float softcap)
     return v_mul(v_set1(softcap), v_sub(v_set1(1.0f), t));
 }
 
-INLINE vf softmax_scores(float *z, const struct qr_attend_softmax *s, bool capped)
+/** Columns the row does not see get `other`; a row that sees all of them pays nothing. */
+INLINE vf keep(vf x, uint32_t column, const struct qr_attend_softmax *s, bool all, float other)
+{
+    return all ? x : v_keep(x, column, s->low, s->high, v_set1(other));
+}
+
+INLINE vf softmax_scores(float *z, const struct qr_attend_softmax *s, bool capped, bool all)
 {
     vf max = v_set1(s->max);
     for (uint32_t t = s->first; t < s->last; t += LANES) {
         vf x = v_mul(v_load(z + t), v_set1(s->scale));
         if (capped)
             x = v_cap(x, s->softcap);
-        x = v_keep(x, t, s->low, s->high, v_set1(-INFINITY));
+        x = keep(x, t, s, all, -INFINITY);
         v_store(z + t, x);
         max = v_max(x, max);
     }
     return max;
 }
 
-static void softmax(float *z, struct qr_attend_softmax *s)
+INLINE vf softmax_weights(float *z, const struct qr_attend_softmax *s, float max, bool all)
 {
-    const float old = s->max;
-    const float max = v_reduce_max(s->softcap > 0.0f ? softmax_scores(z, s, true)
-                                                     : softmax_scores(z, s, false));
     vf sum = v_set1(0.0f);
     for (uint32_t t = s->first; t < s->last; t += LANES) {
         const vf p = v_exp(v_sub(v_load(z + t), v_set1(max)));
-        const vf kept = v_keep(p, t, s->low, s->high, v_set1(0.0f));
+        const vf kept = keep(p, t, s, all, 0.0f);
         v_store(z + t, kept);
         sum = v_add(sum, kept);
     }
+    return sum;
+}
+
+static void softmax(float *z, struct qr_attend_softmax *s)
+{
+    const bool all = s->low <= s->first && s->high >= s->last, capped = s->softcap > 0.0f;
+    const float old = s->max;
+    const float max = v_reduce_max(capped ? softmax_scores(z, s, true, false)
+                                   : all  ? softmax_scores(z, s, false, true)
+                                          : softmax_scores(z, s, false, false));
+    const vf sum = all ? softmax_weights(z, s, max, true) : softmax_weights(z, s, max, false);
     s->rescale = old == max ? 1.0f : expf(old - max);
     s->max = max;
     s->sum = s->sum * s->rescale + v_reduce_add(sum);

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 
 #include "proto/cpu.h"
@@ -20,16 +21,17 @@
 #define DIM 128u
 #define GROUP 4u /* query heads of a KV head */
 #define ROUNDS 9u
+#define TABLE ((size_t)TOKENS * DIM) /* floats of a page's rotation */
 #define SCALE 0.08838835f
 
 struct setup {
     const char *name;
     uint8_t bits;
     enum qr_rope_stored stored;
-    void *pages[PAGES];
+    uint8_t *pages;
     struct qr_page_view views[PAGES];
-    float *by_token[PAGES], *by_channel[PAGES];
-    float *q; /* [HEADS][GROUP][DIM] */
+    float *by_token, *by_channel; /* [PAGES][TOKENS * DIM] */
+    float *q;                     /* [HEADS][GROUP][DIM] */
     uint64_t positions[GROUP];
     uint16_t *key, *value; /* FP16 [HEADS][PAGES * TOKENS][DIM] */
     void *scratch;
@@ -37,13 +39,17 @@ struct setup {
     size_t page_bytes;
 };
 
+/** Huge pages where the system has them, as the host tier uses. */
 static void *must_alloc(size_t bytes)
 {
-    void *p = aligned_alloc(64, (bytes + 63) & ~(size_t)63);
+    const size_t huge = (size_t)2 << 20, align = bytes >= huge ? huge : 64;
+    void *p = aligned_alloc(align, (bytes + align - 1) / align * align);
     if (!p) {
         fprintf(stderr, "out of memory for %zu bytes\n", bytes);
         exit(1);
     }
+    if (bytes >= huge)
+        (void)madvise(p, bytes, MADV_HUGEPAGE);
     memset(p, 0, bytes);
     return p;
 }
@@ -87,9 +93,11 @@ static void make_page(struct setup *s, uint32_t page, const struct qr_policy *po
     const struct qr_rows key = {x, HEADS * DIM, DIM}, value = {x + n, HEADS * DIM, DIM};
     const size_t most = qr_page_bytes_max(&id, policy);
     struct qr_error e = {0};
-    s->pages[page] = must_alloc(most);
-    if (qr_page_encode(&id, policy, &key, &value, s->pages[page], most, &s->page_bytes, &e) ||
-        qr_page_open(s->pages[page], s->page_bytes, &s->views[page], &e)) {
+    if (!s->pages)
+        s->pages = must_alloc(PAGES * most);
+    uint8_t *to = s->pages + page * most;
+    if (qr_page_encode(&id, policy, &key, &value, to, most, &s->page_bytes, &e) ||
+        qr_page_open(to, s->page_bytes, &s->views[page], &e)) {
         fprintf(stderr, "page %u: %s\n", page, e.text);
         exit(1);
     }
@@ -104,12 +112,13 @@ static void make(struct setup *s)
         rope.inv_freq[i] = powf(500000.0f, -2.0f * (float)i / DIM);
     qr_policy_default(&policy);
     policy.key.bits = policy.value.bits = s->bits;
+    s->by_token = must_alloc(PAGES * TABLE * sizeof(float));
+    s->by_channel = must_alloc(PAGES * TABLE * sizeof(float));
     for (uint32_t p = 0; p < PAGES; p++) {
         make_page(s, p, &policy);
-        s->by_token[p] = must_alloc(TOKENS * DIM * sizeof(float));
-        s->by_channel[p] = must_alloc(TOKENS * DIM * sizeof(float));
-        qr_rotation_make(&rope, (uint64_t)p * TOKENS, TOKENS, s->by_token[p]);
-        qr_attend_rotation_by_channel(s->by_token[p], TOKENS, DIM, s->by_channel[p]);
+        qr_rotation_make(&rope, (uint64_t)p * TOKENS, TOKENS, s->by_token + p * TABLE);
+        qr_attend_rotation_by_channel(s->by_token + p * TABLE, TOKENS, DIM,
+                                      s->by_channel + p * TABLE);
     }
     s->q = must_alloc(HEADS * GROUP * DIM * sizeof(float));
     for (uint32_t i = 0; i < HEADS * GROUP * DIM; i++)
@@ -128,11 +137,9 @@ static void make(struct setup *s)
 
 static void drop(struct setup *s)
 {
-    for (uint32_t p = 0; p < PAGES; p++) {
-        free(s->pages[p]);
-        free(s->by_token[p]);
-        free(s->by_channel[p]);
-    }
+    free(s->pages);
+    free(s->by_token);
+    free(s->by_channel);
     free(s->q);
     free(s->key);
     free(s->value);
@@ -165,7 +172,7 @@ static struct qr_attend_acc acc_of(const struct setup *s, uint32_t head)
 
 static const float *rotation_of(const struct setup *s, uint32_t page)
 {
-    return s->stored == QR_ROPE_PRE ? s->by_token[page] : NULL;
+    return s->stored == QR_ROPE_PRE ? s->by_token + page * TABLE : NULL;
 }
 
 static void on_codes(struct setup *s, uint32_t page, uint32_t head, uint32_t unused)
@@ -173,7 +180,7 @@ static void on_codes(struct setup *s, uint32_t page, uint32_t head, uint32_t unu
     (void)unused;
     struct qr_attend_queries q = queries_of(s, head);
     struct qr_attend_acc acc = acc_of(s, head);
-    q.rotation_by_channel = s->by_channel[page];
+    q.rotation_by_channel = s->by_channel + page * TABLE;
     qr_attend_page(&s->views[page], head, &q, rotation_of(s, page), DIM, &acc, s->scratch);
 }
 
