@@ -39,62 +39,90 @@ static size_t pairs_per_row(const struct qr_tensor *t)
     return (t->dim + t->spec.group - 1u) / t->spec.group;
 }
 
-static void encode_head_channels(const struct qr_tensor *t, const struct qr_rows *in,
-                                 const uint8_t *raw_bitmap, uint8_t *codes, uint16_t *scales)
+/** One head's part of a tensor. */
+struct part {
+    struct qr_rows in;
+    uint8_t *codes;
+    uint16_t *scales;
+};
+
+static void encode_channels(const struct qr_tensor *t, const struct part *p,
+                            const uint8_t *raw_bitmap, uint32_t first)
 {
-    const struct qr_chan_kernels *k = qr_chan_kernels();
     const uint32_t group = t->spec.group;
-    const size_t row_bytes = qr_row_bytes(t->dim, t->spec.bits);
-    for (uint32_t first = 0; first < t->tokens; first += group) {
-        const struct qr_channel_group g = {
-            .x = in->data + first * in->token_stride,
-            .stride = in->token_stride,
-            .tokens = group,
-            .dim = t->dim,
-            .bits = t->spec.bits,
-            .raw = raw_bitmap,
-            .first = first,
-            .codes = codes + first * row_bytes,
-            .scales = scales + (size_t)(first / group) * 2 * t->dim,
-        };
-        k->encode_channels(&g);
-    }
+    const struct qr_channel_group g = {
+        .x = p->in.data + first * p->in.token_stride,
+        .stride = p->in.token_stride,
+        .tokens = group,
+        .dim = t->dim,
+        .bits = t->spec.bits,
+        .raw = raw_bitmap,
+        .first = first,
+        .codes = p->codes + (size_t)first * qr_row_bytes(t->dim, t->spec.bits),
+        .scales = p->scales + (size_t)(first / group) * 2 * t->dim,
+    };
+    qr_chan_kernels()->encode_channels(&g);
 }
 
-static void encode_head_tokens(const struct qr_tensor *t, const struct qr_rows *in,
-                               const uint8_t *raw_bitmap, uint8_t *codes, uint16_t *scales)
+static void encode_one_token(const struct qr_tensor *t, const uint16_t *x, bool raw,
+                             uint8_t *row, uint16_t *pairs)
+{
+    if (!raw) {
+        qr_chan_kernels()->encode_token(x, t->dim, t->spec.bits, t->spec.group, row, pairs);
+        return;
+    }
+    memset(row, 0, qr_row_bytes(t->dim, t->spec.bits));
+    memset(pairs, 0, pairs_per_row(t) * 4);
+}
+
+/** A whole batch without raw rows starts at `token`, a multiple of 16. */
+static bool batch_at(const struct qr_tensor *t, const uint8_t *raw_bitmap, uint32_t token)
+{
+    if (token + QR_TOKENS_BATCH > t->tokens)
+        return false;
+    return raw_bitmap[token / 8] == 0 && raw_bitmap[token / 8 + 1] == 0;
+}
+
+static void encode_tokens(const struct qr_tensor *t, const struct part *p,
+                          const uint8_t *raw_bitmap, uint32_t first)
 {
     const struct qr_chan_kernels *k = qr_chan_kernels();
-    const size_t row_bytes = qr_row_bytes(t->dim, t->spec.bits);
-    const size_t pairs = pairs_per_row(t);
-    for (uint32_t token = 0; token < t->tokens; token++) {
-        uint8_t *row = codes + token * row_bytes;
-        uint16_t *out = scales + token * pairs * 2;
-        if (qr_page_is_raw(raw_bitmap, token)) {
-            memset(row, 0, row_bytes);
-            memset(out, 0, pairs * 4);
-            continue;
-        }
-        k->encode_token(in->data + token * in->token_stride, t->dim, t->spec.bits,
-                        t->spec.group, row, out);
+    const size_t row_bytes = qr_row_bytes(t->dim, t->spec.bits), pairs = pairs_per_row(t);
+    const uint32_t last =
+        first + QR_TOKENS_BATCH < t->tokens ? first + QR_TOKENS_BATCH : t->tokens;
+    const uint16_t *x = p->in.data + first * p->in.token_stride;
+    uint8_t *row = p->codes + first * row_bytes;
+    uint16_t *out = p->scales + first * pairs * 2;
+    if (k->encode_tokens && batch_at(t, raw_bitmap, first) &&
+        k->encode_tokens(t, x, p->in.token_stride, row, out))
+        return;
+    for (uint32_t token = first; token < last; token++) {
+        encode_one_token(t, x, qr_page_is_raw(raw_bitmap, token), row, out);
+        x += p->in.token_stride;
+        row += row_bytes;
+        out += pairs * 2;
     }
 }
 
+/** Tokens outside, heads inside: the input of a few tokens is read in whole. */
 static void encode(const struct qr_tensor *t, const struct qr_rows *in,
                    const uint8_t *raw_bitmap, uint8_t *codes, uint8_t *scales)
 {
     const bool channels = t->spec.axis == QR_AXIS_CHANNEL;
+    const uint32_t step = channels ? t->spec.group : QR_TOKENS_BATCH;
     const size_t codes_bytes = qr_row_bytes(t->dim, t->spec.bits) * (size_t)t->tokens;
     const size_t scales_bytes = qr_spec_scales_bytes(&t->spec, t->tokens, 1, t->dim);
     assert(scales_bytes);
-    for (uint32_t head = 0; head < t->heads; head++) {
-        const struct qr_rows one = {in->data + head * in->head_stride, in->token_stride, 0};
-        uint16_t *out = (uint16_t *)(void *)(scales + head * scales_bytes);
-        if (channels)
-            encode_head_channels(t, &one, raw_bitmap, codes + head * codes_bytes, out);
-        else
-            encode_head_tokens(t, &one, raw_bitmap, codes + head * codes_bytes, out);
-    }
+    for (uint32_t first = 0; first < t->tokens; first += step)
+        for (uint32_t head = 0; head < t->heads; head++) {
+            const struct part p = {{in->data + head * in->head_stride, in->token_stride, 0},
+                                   codes + head * codes_bytes,
+                                   (uint16_t *)(void *)(scales + head * scales_bytes)};
+            if (channels)
+                encode_channels(t, &p, raw_bitmap, first);
+            else
+                encode_tokens(t, &p, raw_bitmap, first);
+        }
 }
 
 /** Rows [first, last) of a head, all in one token group when groups run along tokens. */

@@ -7,4 +7,4 @@
 #include "chan_simd.h"
 
 const struct qr_chan_kernels qr_chan_avx2 = {encode_channels, encode_token, decode_channels,
-                                             decode_token, NULL};
+                                             decode_token,    NULL,         NULL};

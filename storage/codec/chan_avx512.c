@@ -15,5 +15,12 @@ static bool expand_fused(const struct qr_tensor *tensor, const uint8_t *codes,
            qr_fused_multiply(tensor, codes, scales, to);
 }
 
-const struct qr_chan_kernels qr_chan_avx512 = {encode_channels, encode_token, decode_channels,
-                                               decode_token, expand_fused};
+static void encode_channels_fused(const struct qr_channel_group *group)
+{
+    if (!qr_fused_encode_channels(group))
+        encode_channels(group);
+}
+
+const struct qr_chan_kernels qr_chan_avx512 = {encode_channels_fused, encode_token,
+                                               decode_channels,       decode_token,
+                                               expand_fused,          qr_fused_encode_tokens};

@@ -90,4 +90,4 @@ static void decode_token(const uint8_t *row, uint32_t dim, uint32_t bits, uint32
 }
 
 const struct qr_chan_kernels qr_chan_scalar = {encode_channels, encode_token, decode_channels,
-                                               decode_token, NULL};
+                                               decode_token,    NULL,         NULL};

@@ -46,6 +46,9 @@ struct qr_channel_group {
     uint16_t *scales;   /* dim scales, then dim minima */
 };
 
+/** Rows whose ranges are found together, before their codes. */
+#define QR_TOKENS_BATCH 16
+
 struct qr_chan_kernels {
     void (*encode_channels)(const struct qr_channel_group *group);
     /** One token's row with groups along channels; pairs: {scale, minimum} each. */
@@ -60,6 +63,10 @@ struct qr_chan_kernels {
      * output, nothing was written. NULL: none. */
     bool (*expand_fused)(const struct qr_tensor *tensor, const uint8_t *codes,
                          const uint8_t *scales, const struct qr_expand *to);
+    /** QR_TOKENS_BATCH rows of a head at once, groups along channels; false: not for this shape
+     * or content, encode_token must do. NULL: none. */
+    bool (*encode_tokens)(const struct qr_tensor *tensor, const uint16_t *x, size_t stride,
+                          uint8_t *codes, uint16_t *pairs);
 };
 
 extern const struct qr_row_kernels qr_rows_scalar, qr_rows_avx2, qr_rows_avx512;
