@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #include <time.h>
 
+#include "packings.h"
 #include "proto/cpu.h"
 #include "proto/quant.h"
 #include "storage/codec/codec.h"
@@ -197,6 +198,31 @@ static void report_isa(enum qr_isa isa)
            turned, turned / copy_l2, page, page / copy, (double)PAGE_FP16 / table * 1e-3);
 }
 
+static const struct packing *packing;
+
+static void do_packing(size_t n)
+{
+    static const float scale[DIM] = {0.5f}, minimum[DIM] = {-1.0f};
+    const size_t row = DIM * packing->bits / 8;
+    (void)n;
+    for (size_t head = 0; head < HEADS; head++)
+        for (size_t t = 0; t < TOKENS; t += 32)
+            packing->expand(codes + (head * TOKENS + t) * row, scale, minimum,
+                            dst + t * HEADS * DIM + head * DIM, HEADS * DIM);
+}
+
+static void report_packings(void)
+{
+    if (!qr_isa_force(QR_ISA_AVX512))
+        return;
+    printf("\npackings, codes to FP32 to FP16 in L2 (AVX-512)\n");
+    for (size_t i = 0; i < packing_count; i++) {
+        packing = &packings[i];
+        printf("%u bits, %-26s %5.1f GB/s\n", packing->bits, packing->name,
+               measure(do_packing, 1, 50));
+    }
+}
+
 static void *allocate(size_t bytes)
 {
     void *p = aligned_alloc(1u << 21, (bytes + (1u << 21) - 1) >> 21 << 21);
@@ -232,5 +258,6 @@ int main(int argc, char **argv)
            REPEATS);
     report_isa(QR_ISA_AVX512);
     report_isa(QR_ISA_AVX2);
+    report_packings();
     return 0;
 }
