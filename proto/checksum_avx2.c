@@ -12,3 +12,8 @@ uint64_t qr_checksum_avx2(const void *bytes, size_t n)
 {
     return XXH3_64bits(bytes, n);
 }
+
+uint64_t qr_checksum_spans_avx2(const struct qr_span *spans, size_t n)
+{
+    return checksum_spans(spans, n);
+}

@@ -27,9 +27,9 @@ struct qr_row_kernels {
     void (*emit)(float *row, uint32_t dim, const struct qr_emit *how, void *dst);
     /** Convert n elements to FP16; index of the first one that FP16 cannot hold, or n. */
     uint32_t (*narrow)(const void *src, enum qr_dtype dtype, uint32_t n, uint16_t *dst);
-    /** Sum of squares of n (multiple of 8) FP16 values, added to 16 running lanes: value i goes
-     * to lane i % 16. */
-    void (*square)(const uint16_t *in, uint32_t n, float lanes[16]);
+    /** Sum of squares of n (multiple of 8) FP16 values: value i goes to lane i % 16 in order,
+     * then lanes i and i + 8 add up, i and i + 4, i + 2, i + 1. */
+    float (*square)(const uint16_t *in, uint32_t n);
     /** Order streamed stores before what follows. */
     void (*fence)(void);
 };

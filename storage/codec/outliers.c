@@ -6,7 +6,6 @@
  */
 #include "kernels.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 /** Norm ratio to the median, squared, from which a token is an outlier: 2, either way. */
@@ -15,32 +14,49 @@
 static float squared_norm(const struct qr_rows *rows, uint32_t token, uint32_t heads,
                           uint32_t dim)
 {
-    _Alignas(64) float lanes[16] = {0};
     const uint16_t *x = rows->data + token * rows->token_stride;
+    float sum = 0.0f;
     for (uint32_t head = 0; head < heads; head++)
-        qr_row_kernels()->square(x + head * rows->head_stride, dim, lanes);
-    for (uint32_t width = 8; width; width /= 2)
-        for (uint32_t i = 0; i < width; i++)
-            lanes[i] += lanes[i + width];
-    return lanes[0];
+        sum += qr_row_kernels()->square(x + head * rows->head_stride, dim);
+    return sum;
 }
 
-static int by_value(const void *a, const void *b)
+/** The value that sorting would put at index `nth`; reorders x. */
+static float select_nth(float *x, uint32_t n, uint32_t nth)
 {
-    const float x = *(const float *)a, y = *(const float *)b;
-    return (x > y) - (x < y);
+    uint32_t first = 0, last = n - 1;
+    while (first < last) {
+        const float pivot = x[first + (last - first) / 2];
+        uint32_t i = first, j = last;
+        for (;; i++, j--) {
+            while (x[i] < pivot)
+                i++;
+            while (x[j] > pivot)
+                j--;
+            if (i >= j)
+                break;
+            const float swapped = x[i];
+            x[i] = x[j];
+            x[j] = swapped;
+        }
+        if (nth <= j)
+            last = j;
+        else
+            first = j + 1;
+    }
+    return x[nth];
 }
 
 /** Raise scores to what the norms of these rows say; tokens before `first` take no part. */
 static void score(const struct qr_rows *rows, uint32_t heads, uint32_t dim, uint32_t first,
                   uint32_t tokens, float *scores)
 {
-    float norms[QR_PAGE_TOKENS_MAX], sorted[QR_PAGE_TOKENS_MAX];
+    float norms[QR_PAGE_TOKENS_MAX], order[QR_PAGE_TOKENS_MAX];
+    const uint32_t count = tokens - first;
     for (uint32_t token = first; token < tokens; token++)
         norms[token] = squared_norm(rows, token, heads, dim);
-    memcpy(sorted, norms + first, (tokens - first) * sizeof(*sorted));
-    qsort(sorted, tokens - first, sizeof(*sorted), by_value);
-    const float median = sorted[(tokens - first - 1) / 2];
+    memcpy(order, norms + first, count * sizeof(*order));
+    const float median = select_nth(order, count, (count - 1) / 2);
     for (uint32_t token = first; token < tokens; token++) {
         const float low = norms[token] < median ? norms[token] : median;
         const float high = norms[token] < median ? median : norms[token];

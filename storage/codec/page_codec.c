@@ -38,11 +38,15 @@ static void encode_tensor(const struct qr_tensor *t, const struct qr_rows *in,
         copy_raw_rows(in, t, bitmap, raw);
 }
 
+/** All heads of a token; one piece when they follow each other. */
 static struct qr_span token_span(const struct qr_rows *rows, const struct qr_tensor *t,
                                  uint32_t token)
 {
-    return (struct qr_span){rows->data + token * rows->token_stride, t->dim * sizeof(uint16_t),
-                            rows->head_stride * sizeof(uint16_t), t->heads};
+    const uint16_t *x = rows->data + token * rows->token_stride;
+    const size_t bytes = t->dim * sizeof(*x);
+    if (rows->head_stride == t->dim)
+        return (struct qr_span){x, bytes * t->heads, 0, 1};
+    return (struct qr_span){x, bytes, rows->head_stride * sizeof(*x), t->heads};
 }
 
 /** Everything behind the header: both tensors, raw rows, digests. */

@@ -59,12 +59,17 @@ static uint32_t narrow(const void *src, enum qr_dtype dtype, uint32_t n, uint16_
     return n;
 }
 
-static void square(const uint16_t *in, uint32_t n, float lanes[16])
+static float square(const uint16_t *in, uint32_t n)
 {
+    float lanes[16] = {0};
     for (uint32_t i = 0; i < n; i++) {
         const float x = qr_f16_to_f32(in[i]);
         lanes[i % 16] += x * x;
     }
+    for (uint32_t width = 8; width; width /= 2)
+        for (uint32_t i = 0; i < width; i++)
+            lanes[i] += lanes[i + width];
+    return lanes[0];
 }
 
 static void fence(void)

@@ -105,13 +105,23 @@ static uint32_t narrow(const void *src, enum qr_dtype dtype, uint32_t n, uint16_
     return n;
 }
 
-static void square(const uint16_t *in, uint32_t n, float lanes[16])
+/** Squares of FP16 values are exact in FP32, so fused steps give the same sums. */
+static float square(const uint16_t *in, uint32_t n)
 {
-    for (uint32_t i = 0; i < n; i += LANES) {
-        float *to = lanes + i % 16;
+    vf sum[16 / LANES];
+    uint32_t i = 0;
+    for (uint32_t k = 0; k < 16 / LANES; k++)
+        sum[k] = vf_set(0.0f);
+    for (; i + 16 <= n; i += 16)
+        for (uint32_t k = 0; k < 16 / LANES; k++) {
+            const vf x = vf_from_f16(vh_load(in + i + k * LANES, LANES));
+            sum[k] = vf_fma(x, x, sum[k]);
+        }
+    if (i < n) { /* 8 more: lanes 0 .. 7 */
         const vf x = vf_from_f16(vh_load(in + i, n - i));
-        vf_store(to, vf_add(vf_load(to, LANES), vf_mul(x, x)), LANES);
+        sum[0] = vf_fma(x, x, sum[0]);
     }
+    return vf_sum16(sum);
 }
 
 #endif
