@@ -13,7 +13,7 @@
 #include "storage/codec/codec.h"
 
 #define FAKE_LAYERS 3
-#define FAKE_PARTS 256
+#define FAKE_PARTS 1024
 
 struct fake_part {
     uint32_t layer, tokens;
