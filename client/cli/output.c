@@ -173,8 +173,11 @@ void qr_progress_update(struct qr_progress *progress, double done)
     const double part =
         progress->total > 0 && done < progress->total ? done / progress->total : 1;
     const int full = (int)(part * BAR_WIDTH);
-    const double left = part > 0 ? (now - progress->started) * (1 - part) / part : 0;
-    fprintf(progress->out, "\r%s [%.*s%*s] %3.0f%%, %.0f s left \033[K", progress->label, full,
+    char left[QR_TEXT_MAX] = "";
+    if (part > 0)
+        snprintf(left, sizeof(left), ", %.0f s left",
+                 (now - progress->started) * (1 - part) / part);
+    fprintf(progress->out, "\r%s [%.*s%*s] %3.0f%%%s \033[K", progress->label, full,
             "##############################", BAR_WIDTH - full, "", part * 100, left);
     fflush(progress->out);
 }
