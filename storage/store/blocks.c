@@ -31,7 +31,8 @@ void qr_blocks_free(struct qr_blocks *blocks)
     blocks->ids = NULL;
     blocks->tokens = NULL;
     blocks->known = NULL;
-    blocks->capacity = blocks->token_capacity = 0;
+    blocks->capacity = blocks->token_capacity = blocks->token_count = 0;
+    blocks->fixed = blocks->staged = blocks->chained = blocks->chained_staged = 0;
 }
 
 static quire_status no_room(struct qr_error *e, uint64_t bytes)

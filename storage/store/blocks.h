@@ -28,6 +28,7 @@ struct qr_blocks {
 
 void qr_blocks_init(struct qr_blocks *blocks, const uint8_t fingerprint[QR_HASH_BYTES],
                     const uint8_t uuid[16], uint32_t page_tokens, struct qr_meta *meta);
+/** Empty it; an abort afterwards is harmless. */
 void qr_blocks_free(struct qr_blocks *blocks);
 
 /** Room for `count` ids and for token ids up to `position`. Moves memory: no reader may look
