@@ -78,7 +78,8 @@ static quire_status start_parts(struct qr_store *store, struct qr_error *e)
         .counters = &store->counters,
         .entries_max = entries_max(budget),
         .tag = page_tag,
-        .groups_max = 2 * store->config.sessions_max + 64, /* groups outlive their session */
+        /* A group outlives its session while forks share its pages, so at most one a page. */
+        .groups_max = store->config.sessions_max + entries_max(budget),
     };
     quire_status status = start_tables(store, e);
 

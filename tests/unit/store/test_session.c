@@ -249,6 +249,27 @@ static void forks_share_until_they_differ(void **state)
     fixture_end(&f);
 }
 
+/* An agent's history: each step forks, adds a page, and drops where it came from. */
+static void long_chains_of_forks_use_up_nothing(void **state)
+{
+    struct fixture f;
+    char from[16] = "g0", to[16];
+    (void)state;
+
+    fixture_start(&f, 16u << 20);
+    struct qr_session_info s = fixture_open(&f, from);
+    for (uint32_t n = 1; n < 500; n++) {
+        assert_ok(fixture_append(&f, &s, (n - 1) * 32, 32, 1, NULL));
+        snprintf(to, sizeof(to), "g%u", n);
+        assert_ok(qr_session_fork(f.store, f.ns, from, to, 0, 0, &s, NULL));
+        assert_ok(qr_session_drop(f.store, f.ns, from, true, NULL));
+        assert_ok(open_named(&f, to, false, true, false, &s, NULL));
+        memcpy(from, to, sizeof(to));
+    }
+    assert_int_equal(fixture_fetch_all(&f, &s, 0, 499 * 32, 1).missing, 0);
+    fixture_end(&f);
+}
+
 static void truncated_tokens_may_be_appended_anew(void **state)
 {
     struct fixture f;
@@ -309,6 +330,7 @@ int main(void)
         cmocka_unit_test(dropping_needs_the_lease_to_be_over_or_force),
         cmocka_unit_test(a_fetch_outlives_the_drop_of_its_session),
         cmocka_unit_test(forks_share_until_they_differ),
+        cmocka_unit_test(long_chains_of_forks_use_up_nothing),
         cmocka_unit_test(truncated_tokens_may_be_appended_anew),
         cmocka_unit_test(pinned_rows_survive_truncation),
     };
