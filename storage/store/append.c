@@ -170,7 +170,10 @@ quire_status qr_append_begin(struct qr_store *store, uint32_t ns,
     struct qr_append_job *job = qr_pool_take(store->appends);
     if (!job) {
         qr_session_release(session);
-        return qr_error_set(e, QUIRE_EFULL, "%u appends are under way: retry", QR_APPENDS_MAX);
+        qr_error_set(e, QUIRE_EFULL, "%u appends are under way: retry", QR_APPENDS_MAX);
+        if (e)
+            e->retry_after_ms = QR_RETRY_BUSY_MS;
+        return QUIRE_EFULL;
     }
     job->session = session;
     job->append = append;

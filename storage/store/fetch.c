@@ -207,7 +207,7 @@ quire_status qr_fetch_open(struct qr_store *store, uint32_t ns, const struct qr_
         if (!cursor) {
             status = qr_error_set(e, QUIRE_EFULL, "%u fetches are open: retry", QR_CURSORS_MAX);
             if (e)
-                e->retry_after_ms = 50;
+                e->retry_after_ms = QR_RETRY_BUSY_MS;
         }
     }
     if (status == QUIRE_OK) {

@@ -8,7 +8,9 @@
 
 #include <assert.h>
 
-#define PICKS_MAX 4096u /* evictions for one reserve: bounds the time under the lock */
+/* Evictions for one reserve: bound the time under the lock. */
+#define PICKS_MAX 4096u
+#define REGIONS_MAX 256u
 
 void *qr_index_map(struct qr_index *index, const struct qr_slot *slot)
 {
@@ -59,14 +61,42 @@ static void evict_region(struct qr_index *index, uint32_t region)
     while (number != QR_ENTRY_NONE) {
         const struct qr_entry *entry = qr_index_entry(index, number);
         const uint32_t next = entry->region_next;
-        if (entry->node.pins == 0)
-            evict(index, number);
+        evict(index, number);
         number = next;
     }
 }
 
+static bool region_is_free_to_go(const struct qr_index *index, uint32_t region)
+{
+    uint32_t number = index->region_first[region];
+
+    if (number == QR_ENTRY_NONE)
+        return false;
+    for (; number != QR_ENTRY_NONE; number = qr_index_entry(index, number)->region_next) {
+        if (qr_index_entry(index, number)->node.pins > 0)
+            return false;
+    }
+    return true;
+}
+
+/* The victim's region, or another one when pages of it are being read: emptying a region that
+ * stays in use would cost pages and win nothing. */
+static bool evict_some_region(struct qr_index *index, uint32_t wanted)
+{
+    const uint32_t regions = index->config.tier->regions_max;
+
+    for (uint32_t i = 0; i < regions; i++) {
+        const uint32_t region = (wanted + i) % regions;
+        if (region_is_free_to_go(index, region)) {
+            evict_region(index, region);
+            return true;
+        }
+    }
+    return false;
+}
+
 /* false: nothing can be evicted. */
-static bool make_room(struct qr_index *index, size_t rounded)
+static bool make_room(struct qr_index *index, size_t rounded, uint32_t *regions_left)
 {
     struct qr_tier *tier = index->config.tier;
     const uint32_t victim = qr_evict_pick(index->evict);
@@ -74,11 +104,14 @@ static bool make_room(struct qr_index *index, size_t rounded)
     if (victim == QR_EVICT_NONE)
         return false;
     const struct qr_slot slot = qr_index_entry(index, victim)->slot;
-    if (tier->ops->rounded(tier, slot.bytes) == rounded)
+    if (tier->ops->rounded(tier, slot.bytes) == rounded) {
         evict(index, victim);
-    else
-        evict_region(index, slot.region);
-    return true;
+        return true;
+    }
+    if (*regions_left == 0)
+        return false;
+    (*regions_left)--;
+    return evict_some_region(index, slot.region);
 }
 
 quire_status qr_index_reserve(struct qr_index *index, size_t bytes, struct qr_slot *out,
@@ -86,13 +119,14 @@ quire_status qr_index_reserve(struct qr_index *index, size_t bytes, struct qr_sl
 {
     struct qr_tier *tier = index->config.tier;
     quire_status status = tier->ops->reserve(tier, bytes, out);
+    uint32_t regions_left = REGIONS_MAX;
     uint64_t left = 0;
 
     if (status == QUIRE_EFULL) {
         const size_t rounded = tier->ops->rounded(tier, bytes);
         pthread_mutex_lock(&index->lock);
         for (uint32_t i = 0; i < PICKS_MAX && status == QUIRE_EFULL; i++) {
-            if (!make_room(index, rounded))
+            if (!make_room(index, rounded, &regions_left))
                 break;
             status = tier->ops->reserve(tier, bytes, out);
         }

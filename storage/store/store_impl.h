@@ -26,6 +26,7 @@
 #define QR_NAMESPACES_MAX 1024u
 #define QR_CURSORS_MAX 4096u
 #define QR_APPENDS_MAX 1024u /* appends under way at once */
+#define QR_RETRY_BUSY_MS 50u /* a pool of calls under way is empty */
 #define QR_CHUNKS_MAX (1u << 22)
 #define QR_SESSION_SLOT_BITS 24u /* sessions_max <= 2^24; handle = sequence << 24 | slot */
 
