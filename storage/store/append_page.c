@@ -100,19 +100,18 @@ static quire_status repeat_sealed(struct page_job *p, struct qr_error *e)
 {
     const struct qr_session *session = p->job->session;
     struct qr_index *index = session->store->index;
-    const uint32_t entry = p->lane->pages[p->block];
-    struct qr_pinned pinned;
+    struct qr_found found = {.block = p->block, .entry = p->lane->pages[p->block]};
     struct qr_page_view view;
     bool same = false, damaged = true;
 
-    if (qr_index_pin(index, entry, &pinned) == QR_PAGE_RESIDENT) {
-        damaged = qr_page_verify(session, p->lane, p->block, session->blocks.ids[p->block],
-                                 entry, &pinned, &view, NULL) != QUIRE_OK;
+    if (qr_index_pin(index, found.entry, &found.pinned) == QR_PAGE_RESIDENT) {
+        memcpy(found.block_id, session->blocks.ids[p->block], QR_HASH_BYTES);
+        damaged = qr_page_verify(session, p->lane, &found, &view, NULL) != QUIRE_OK;
         if (damaged)
-            qr_index_quarantine(index, entry);
+            qr_index_quarantine(index, found.entry);
         else
-            same = same_page(p, pinned.bytes, pinned.n);
-        qr_index_unpin(index, entry);
+            same = same_page(p, found.pinned.bytes, found.pinned.n);
+        qr_index_unpin(index, found.entry);
     }
     if (damaged)
         return qr_append_add_page(p->job, p->block, &p->slot, e);

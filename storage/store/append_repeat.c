@@ -100,22 +100,21 @@ quire_status qr_append_compare(struct qr_append_job *job, uint32_t block, uint32
                              .n = n,
                              .given = given};
     struct qr_index *index = job->session->store->index;
-    struct qr_pinned pinned;
+    struct qr_found found = {.block = block};
     struct qr_page_view view;
 
     if (block >= r.lane->sealed)
         return compare_tail(&r, e);
-    const uint32_t entry = r.lane->pages[block];
-    if (qr_index_pin(index, entry, &pinned) != QR_PAGE_RESIDENT)
+    found.entry = r.lane->pages[block];
+    if (qr_index_pin(index, found.entry, &found.pinned) != QR_PAGE_RESIDENT)
         return restore(&r, e);
-    quire_status status =
-        qr_page_verify(job->session, r.lane, block, job->session->blocks.ids[block], entry,
-                       &pinned, &view, NULL);
+    memcpy(found.block_id, job->session->blocks.ids[block], QR_HASH_BYTES);
+    quire_status status = qr_page_verify(job->session, r.lane, &found, &view, NULL);
     const bool damaged = status != QUIRE_OK;
     if (damaged)
-        qr_index_quarantine(index, entry);
+        qr_index_quarantine(index, found.entry);
     else
         status = compare_page(&r, &view, e);
-    qr_index_unpin(index, entry);
+    qr_index_unpin(index, found.entry);
     return damaged ? restore(&r, e) : status;
 }

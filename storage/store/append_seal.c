@@ -63,16 +63,15 @@ static bool same_rows(const struct qr_append_job *job, const struct qr_lane *lan
 
 /* A resident page under our id: is it what we would store? */
 static bool same_contents(struct qr_append_job *job, const struct candidate *candidate,
-                          const uint8_t block_id[QR_HASH_BYTES], uint32_t entry,
-                          const struct qr_pinned *pinned)
+                          const struct qr_found *found)
 {
     const struct qr_lane *lane = current(job)->lane;
     struct qr_index *index = job->session->store->index;
+    const struct qr_pinned *pinned = &found->pinned;
     struct qr_page_view view;
 
-    if (qr_page_verify(job->session, lane, candidate->block, block_id, entry, pinned, &view,
-                       NULL) != QUIRE_OK) {
-        qr_index_quarantine(index, entry);
+    if (qr_page_verify(job->session, lane, found, &view, NULL) != QUIRE_OK) {
+        qr_index_quarantine(index, found->entry);
         return false;
     }
     if (candidate->chunk)
@@ -208,16 +207,18 @@ static quire_status try_id(struct qr_append_job *job, const struct candidate *ca
     struct qr_index *index = job->session->store->index;
     uint8_t page_id[QR_HASH_BYTES];
     enum qr_page_state state;
-    struct qr_pinned pinned;
+    struct qr_found found = {.block = candidate->block};
 
+    memcpy(found.block_id, block_id, QR_HASH_BYTES);
     qr_lane_page_id(job->session, current(job)->lane, block_id, page_id);
     if (!candidate->chunk)
         name_page(job, candidate, block_id);
-    quire_status status = qr_index_find(index, page_id, entry, &state, &pinned, e);
+    quire_status status = qr_index_find(index, page_id, entry, &state, &found.pinned, e);
     if (status != QUIRE_OK)
         return status;
     if (state == QR_PAGE_RESIDENT) {
-        *done = same_contents(job, candidate, block_id, *entry, &pinned);
+        found.entry = *entry;
+        *done = same_contents(job, candidate, &found);
         qr_index_unpin(index, *entry);
         job->shared += *done;
         job->unshared += !*done;

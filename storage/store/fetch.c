@@ -53,8 +53,7 @@ static void finish_page(struct qr_session *session, const struct qr_lane *lane,
 {
     struct qr_error cause;
 
-    if (qr_page_verify(session, lane, found->block, found->block_id, found->entry,
-                       &found->pinned, &part->view, &cause) == QUIRE_OK) {
+    if (qr_page_verify(session, lane, found, &part->view, &cause) == QUIRE_OK) {
         part->page = found->pinned.bytes;
         part->page_bytes = found->pinned.n;
         part->pin = page_pin(found->entry);

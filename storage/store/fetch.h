@@ -7,14 +7,6 @@
 
 #include "store_impl.h"
 
-/** A page that was found and pinned under the session's lock, not verified yet. */
-struct qr_found {
-    uint32_t block, entry;
-    bool is_page;
-    uint8_t block_id[QR_HASH_BYTES];
-    struct qr_pinned pinned;
-};
-
 /**
  * What is at `position` of a lane, up to `end` or the end of its block: pinned and verified, or
  * a hole. Takes the session's lock for a moment; the caller holds a reference to the session.

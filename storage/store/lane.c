@@ -47,20 +47,19 @@ void qr_lane_page_id(const struct qr_session *session, const struct qr_lane *lan
 }
 
 quire_status qr_page_verify(const struct qr_session *session, const struct qr_lane *lane,
-                            uint32_t block, const uint8_t block_id[QR_HASH_BYTES],
-                            uint32_t entry, const struct qr_pinned *pinned,
-                            struct qr_page_view *view, struct qr_error *e)
+                            const struct qr_found *found, struct qr_page_view *view,
+                            struct qr_error *e)
 {
     struct qr_page_identity id;
-    quire_status status = qr_page_open(pinned->bytes, pinned->n, view, e);
+    quire_status status = qr_page_open(found->pinned.bytes, found->pinned.n, view, e);
 
     if (status != QUIRE_OK)
         return status;
-    qr_lane_identity(session, lane, block, &id);
-    memcpy(id.block_id, block_id, QR_HASH_BYTES);
-    if (memcmp(view->header->block_id, block_id, QR_HASH_BYTES) != 0) {
+    qr_lane_identity(session, lane, found->block, &id);
+    memcpy(id.block_id, found->block_id, QR_HASH_BYTES);
+    if (memcmp(view->header->block_id, found->block_id, QR_HASH_BYTES) != 0) {
         uint8_t expected[QR_HASH_BYTES], actual[QR_HASH_BYTES];
-        qr_index_id(session->store->index, entry, expected);
+        qr_index_id(session->store->index, found->entry, expected);
         qr_lane_page_id(session, lane, view->header->block_id, actual);
         if (memcmp(expected, actual, QR_HASH_BYTES) == 0)
             memcpy(id.block_id, view->header->block_id, QR_HASH_BYTES);

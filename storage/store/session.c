@@ -128,8 +128,11 @@ static quire_status create(struct qr_store *store, uint32_t ns,
                            const struct qr_session_open *open, struct qr_session **out,
                            struct qr_error *e)
 {
-    const struct qr_model *model;
     struct qr_policy policy;
+    struct qr_session_shape shape = {.ns = ns,
+                                     .head_shards = open->head_shards ? open->head_shards : 1,
+                                     .name = open->name,
+                                     .policy = open->policy ? open->policy : &policy};
     struct qr_session *session;
 
     if (!open->fingerprint)
@@ -137,12 +140,9 @@ static quire_status create(struct qr_store *store, uint32_t ns,
                             "creating session \"%s\" needs the fingerprint of a model",
                             open->name);
     qr_policy_default(&policy);
-    if (open->policy)
-        policy = *open->policy;
-    quire_status status = qr_store_model_get(store, open->fingerprint, &model, e);
+    quire_status status = qr_store_model_get(store, open->fingerprint, &shape.model, e);
     if (status == QUIRE_OK)
-        status = qr_session_make(store, ns, open->name, model, &policy,
-                                 open->head_shards ? open->head_shards : 1, &session, e);
+        status = qr_session_make(store, &shape, &session, e);
     if (status != QUIRE_OK)
         return status;
     atomic_store(&session->ttl_ms, open->ttl_ms ? open->ttl_ms : store->config.ttl_ms);

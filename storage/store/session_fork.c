@@ -96,6 +96,11 @@ static uint64_t most_to_fork(const struct qr_session *from, uint64_t committed)
 static quire_status fork_session(struct qr_session *from, const char *name, uint64_t length,
                                  struct qr_session **out, struct qr_error *e)
 {
+    const struct qr_session_shape shape = {.ns = from->ns,
+                                           .head_shards = from->head_shards,
+                                           .name = name,
+                                           .model = from->model,
+                                           .policy = &from->policy};
     struct qr_session *to = NULL;
     quire_status status = QUIRE_OK;
 
@@ -110,8 +115,7 @@ static quire_status fork_session(struct qr_session *from, const char *name, uint
     else
         status = check_cut(from, length, e);
     if (status == QUIRE_OK)
-        status = qr_session_make(from->store, from->ns, name, from->model, &from->policy,
-                                 from->head_shards, &to, e);
+        status = qr_session_make(from->store, &shape, &to, e);
     if (status == QUIRE_OK)
         status = fork_contents(from, to, length, e);
     pthread_mutex_unlock(&from->write_lock);

@@ -122,15 +122,14 @@ static quire_status make_lanes(struct qr_session *session, struct qr_error *e)
     return QUIRE_OK;
 }
 
-quire_status qr_session_make(struct qr_store *store, uint32_t ns, const char *name,
-                             const struct qr_model *model, const struct qr_policy *policy,
-                             uint32_t head_shards, struct qr_session **out, struct qr_error *e)
+quire_status qr_session_make(struct qr_store *store, const struct qr_session_shape *shape,
+                             struct qr_session **out, struct qr_error *e)
 {
     uint8_t uuid[16];
-    quire_status status = check_name(name, e);
+    quire_status status = check_name(shape->name, e);
 
     if (status == QUIRE_OK)
-        status = qr_policy_check(policy, e);
+        status = qr_policy_check(shape->policy, e);
     if (status == QUIRE_OK)
         status = qr_random_fill(uuid, sizeof(uuid), e);
     if (status != QUIRE_OK)
@@ -139,17 +138,17 @@ quire_status qr_session_make(struct qr_store *store, uint32_t ns, const char *na
     if (!session)
         return qr_error_set(e, QUIRE_ENOMEM, "no memory for a session");
     session->store = store;
-    session->ns = ns;
-    memcpy(session->name, name, strlen(name) + 1);
-    session->model = model;
-    session->policy = *policy;
-    session->head_shards = head_shards;
+    session->ns = shape->ns;
+    memcpy(session->name, shape->name, strlen(shape->name) + 1);
+    session->model = shape->model;
+    session->policy = *shape->policy;
+    session->head_shards = shape->head_shards;
     session->group = QR_EVICT_NONE;
     atomic_store(&session->refs, 1);
     pthread_mutex_init(&session->write_lock, NULL);
     pthread_mutex_init(&session->lock, NULL);
-    qr_blocks_init(&session->blocks, model->fingerprint, uuid, policy->page_tokens,
-                   &store->meta);
+    qr_blocks_init(&session->blocks, shape->model->fingerprint, uuid,
+                   shape->policy->page_tokens, &store->meta);
     status = check_geometry(session, e);
     if (status == QUIRE_OK)
         status = make_lanes(session, e);

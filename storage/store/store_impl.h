@@ -125,9 +125,16 @@ void qr_session_table_remove(struct qr_session *session);
 
 /* ---- session_make.c --------------------------------------------------------------------- */
 
-quire_status qr_session_make(struct qr_store *store, uint32_t ns, const char *name,
-                             const struct qr_model *model, const struct qr_policy *policy,
-                             uint32_t head_shards, struct qr_session **out, struct qr_error *e);
+/** What a session is from its creation on. */
+struct qr_session_shape {
+    uint32_t ns, head_shards;
+    const char *name;
+    const struct qr_model *model;
+    const struct qr_policy *policy;
+};
+/** Not in the table yet, one reference. EINVAL, EFULL, ENOMEM, ETOOBIG. */
+quire_status qr_session_make(struct qr_store *store, const struct qr_session_shape *shape,
+                             struct qr_session **out, struct qr_error *e);
 /** Give back everything it holds and mark it dead. Both locks held. */
 void qr_session_empty(struct qr_session *session);
 /** Free the record; called by the last qr_session_release. */
@@ -157,14 +164,22 @@ void qr_lane_identity(const struct qr_session *session, const struct qr_lane *la
                       uint32_t block, struct qr_page_identity *out);
 void qr_lane_page_id(const struct qr_session *session, const struct qr_lane *lane,
                      const uint8_t block_id[QR_HASH_BYTES], uint8_t out[QR_HASH_BYTES]);
+/** A page that was found and pinned under the session's lock, not
+ * verified yet. */
+struct qr_found {
+    uint32_t block, entry;
+    bool is_page;
+    uint8_t block_id[QR_HASH_BYTES];
+    struct qr_pinned pinned;
+};
+
 /**
  * Verify pinned bytes: format, checksum, identity of this lane and block. A page that had to
  * get a block id of its own is recognized by its page id. ECORRUPT, EMISMATCH.
  */
 quire_status qr_page_verify(const struct qr_session *session, const struct qr_lane *lane,
-                            uint32_t block, const uint8_t block_id[QR_HASH_BYTES],
-                            uint32_t entry, const struct qr_pinned *pinned,
-                            struct qr_page_view *view, struct qr_error *e);
+                            const struct qr_found *found, struct qr_page_view *view,
+                            struct qr_error *e);
 
 size_t qr_lane_chunk_bytes(const struct qr_session *session, const struct qr_lane *lane);
 /** Rows of one lane's chunk as the codec wants them. */
