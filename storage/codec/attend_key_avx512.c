@@ -174,36 +174,60 @@ struct work {
     const float *cosine, *sine;    /* [pair][TILE] */
     const float *first, *second;   /* query rows, QR_ATTEND_Q_STRIDE apart */
     const uint8_t *codes, *values; /* fetched ahead, 64 bytes with every second pair */
+    size_t next_turn;              /* floats to the next tile's rotation */
     __m512 iota;
 };
 
-/** Add pairs [pair, last) of 32 tokens to the scores of `rows` rows. Memory is slower than this
- * loop and pages of memory end a hardware prefetch: a piece of the next tile and of this tile's
- * values is fetched with every pair. */
+/** Decoded, rotated values of a pair. Memory is slower than the loop and pages of memory end a
+ * hardware prefetch: a piece of the next tile, of its rotation and of this tile's values is
+ * fetched with every pair. */
+INLINE void next_pair(struct work *w, size_t pair, bool turn, __m512 x1[2], __m512 x2[2])
+{
+    _mm_prefetch((const char *)w->codes, _MM_HINT_T0);
+    _mm_prefetch((const char *)w->values, _MM_HINT_T1);
+    for (uint32_t i = 0; turn && i < TILE; i += 16) {
+        _mm_prefetch((const char *)(w->cosine + w->next_turn + i), _MM_HINT_T1);
+        _mm_prefetch((const char *)(w->sine + w->next_turn + i), _MM_HINT_T1);
+    }
+    decode(w->tile, 0, pair, w->iota, x1);
+    decode(w->tile, 1, pair, w->iota, x2);
+    for (uint32_t h = 0; turn && h < 2; h++)
+        rotate(&x1[h], &x2[h], w->cosine + 16 * h, w->sine + 16 * h);
+    w->cosine += TILE;
+    w->sine += TILE;
+    w->codes += 32;
+    w->values += 32;
+}
+
+INLINE void add_pair(struct work *w, uint32_t rows, uint32_t step, const __m512 x1[2],
+                     const __m512 x2[2], __m512 z[4][2])
+{
+    for (uint32_t r = 0; r < rows; r++) {
+        const __m512 q1 = _mm512_set1_ps(w->first[r * QR_ATTEND_Q_STRIDE]);
+        const __m512 q2 = _mm512_set1_ps(w->second[r * QR_ATTEND_Q_STRIDE]);
+        for (uint32_t h = 0; h < 2; h++)
+            z[r][h] = _mm512_fmadd_ps(q2, x2[h], _mm512_fmadd_ps(q1, x1[h], z[r][h]));
+    }
+    w->first += step;
+    w->second += step;
+}
+
+/** Add pairs [pair, last) of 32 tokens to the scores of `rows` rows; a pair is decoded before
+ * the one ahead of it is used, so that products never wait. */
 INLINE void score_pairs(struct work w, size_t pair, size_t last, uint32_t rows, uint32_t step,
                         bool turn, __m512 z[4][2])
 {
-    for (; pair < last; pair++) {
-        __m512 x1[2], x2[2];
-        _mm_prefetch((const char *)w.codes, _MM_HINT_T0);
-        _mm_prefetch((const char *)w.values, _MM_HINT_T1);
-        decode(w.tile, 0, pair, w.iota, x1);
-        decode(w.tile, 1, pair, w.iota, x2);
-        for (uint32_t h = 0; turn && h < 2; h++)
-            rotate(&x1[h], &x2[h], w.cosine + 16 * h, w.sine + 16 * h);
-        for (uint32_t r = 0; r < rows; r++) {
-            const __m512 q1 = _mm512_set1_ps(w.first[r * QR_ATTEND_Q_STRIDE]);
-            const __m512 q2 = _mm512_set1_ps(w.second[r * QR_ATTEND_Q_STRIDE]);
-            for (uint32_t h = 0; h < 2; h++)
-                z[r][h] = _mm512_fmadd_ps(q2, x2[h], _mm512_fmadd_ps(q1, x1[h], z[r][h]));
-        }
-        w.cosine += TILE;
-        w.sine += TILE;
-        w.first += step;
-        w.second += step;
-        w.codes += 32;
-        w.values += 32;
+    __m512 x1[2], x2[2];
+    if (pair >= last)
+        return;
+    next_pair(&w, pair, turn, x1, x2);
+    while (++pair < last) {
+        __m512 y1[2], y2[2];
+        next_pair(&w, pair, turn, y1, y2);
+        add_pair(&w, rows, step, x1, x2, z);
+        x1[0] = y1[0], x1[1] = y1[1], x2[0] = y2[0], x2[1] = y2[1];
     }
+    add_pair(&w, rows, step, x1, x2, z);
 }
 
 /** Scores of 32 tokens for `rows` rows. */
@@ -222,6 +246,7 @@ INLINE void score_tile(const struct qr_attend_part *part, uint32_t row, uint32_t
         .second = q + runs[0].second,
         .codes = key->codes + (size_t)(first + TILE) * key->row_bytes,
         .values = key->prefetch + (size_t)first * key->row_bytes,
+        .next_turn = (size_t)key->rotary_dim * TILE,
         .iota = key->bits == 4
                     ? _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
                     : _mm512_setr_ps(0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3),
