@@ -75,6 +75,7 @@ struct qr_attend_value_codes {
     const uint8_t *codes;   /* [tokens][row_bytes] */
     const uint16_t *scales; /* [tokens][groups][2] FP16 */
     uint32_t dim, bits, group, groups, row_bytes;
+    bool plain; /* do as on a CPU without VNNI: the bits are the same */
 };
 
 struct qr_attend_kernels {

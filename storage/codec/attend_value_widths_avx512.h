@@ -244,7 +244,7 @@ static const struct width *choose_width(const struct qr_attend_value_codes *valu
          {interleave_vnni32, run_vnni32},
          {interleave_vnni64, run_vnni64}},
     };
-    const int vnni = __builtin_cpu_supports("avx512vnni") != 0;
+    const int vnni = !value->plain && __builtin_cpu_supports("avx512vnni");
     if (value->row_bytes % 64 == 0 && value->group >= 32)
         return &widths[vnni][2];
     return &widths[vnni][value->row_bytes % 32 == 0];
