@@ -375,6 +375,8 @@ int main(void)
            qr_isa_name(qr_isa()), HEADS, GROUP, DIM, PAGES * TOKENS);
     printf("(a token counts once per KV head; best of %u; rotation tables made before)\n",
            ROUNDS);
+    if (!qr_attend_kernels()->key_codes)
+        printf("(no kernels on codes here: \"on the codes\" expands blocks, too)\n");
     for (size_t i = 0; i < sizeof(setups) / sizeof(setups[0]); i++)
         bench(&setups[i]);
     return 0;
