@@ -23,7 +23,7 @@
 
 #include "storage/base/clock.h"
 
-#define RETRIES_MAX 10000u
+#define RETRIES_MAX 1000u
 #define FAIR_EVERY 8u
 #define PARKED_TICK_NS UINT64_C(2000000)
 

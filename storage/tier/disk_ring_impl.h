@@ -26,8 +26,8 @@ struct qr_ring_request {
     bool answered; /* done has fired: a deadline or a cancel came first */
     uint32_t generation, retries;
     size_t moved;    /* bytes of op.bytes that are through */
-    size_t asked;           /* bytes to move next, whole blocks */
-    size_t issued;          /* of them, what the gate let through */
+    size_t asked;    /* bytes to move next, whole blocks */
+    size_t issued;   /* of them, what the gate let through */
     bool bounced;    /* through a buffer of the ring */
     uint32_t buffer; /* which one, when bounced and started */
     void *address;   /* of the bytes on their way */
