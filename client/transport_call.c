@@ -5,9 +5,11 @@
  *   new -> start -> (message | writable)* -> done
  *
  * Invariants:
- *   1. `pending` counts batches under way, under `lock`; new ones only while `grpc` is set.
- *      The batch that brings it to 0 takes `grpc` away and fires `done`: so exactly once, last.
- *   2. `grpc` is unreferenced before `done`: slices of messages never sent are then released.
+ *   1. `due` counts batches that may bring an event, `pending` all batches, both under `lock`.
+ * The one that brings `due` to 0 sets `over` and fires `done`: exactly once, last. Sends are
+ * not waited for: behind a peer that stopped reading they outlive any deadline.
+ *   2. The gRPC call, whose trailers `done` reads, lives until `pending` is 0: slices of
+ * messages never sent are released then.
  *   3. No lock is held while gRPC runs or an event fires.
  */
 #include "transport_grpc.h"
@@ -29,9 +31,10 @@ struct qr_call {
     void *context;                       /* const */
     bool ordered, wait_for_ready;        /* const */
     pthread_mutex_t lock;
-    grpc_call *grpc;  /* guarded by lock; NULL once done */
-    unsigned pending; /* guarded by lock: batches under way */
-    unsigned refs;    /* guarded by lock: handles, and the call until done */
+    grpc_call *grpc;       /* const until pending is 0 */
+    unsigned pending, due; /* guarded by lock */
+    bool over;             /* guarded by lock: no batch may start any more */
+    unsigned refs;         /* guarded by lock: handles, and the call until done */
     grpc_byte_buffer *received, *sending; /* owner: the batch under way */
     grpc_metadata_array initial, trailing;
     grpc_status_code status;
@@ -41,13 +44,15 @@ struct qr_call {
 
 /* ---- batches under way ------------------------------------------------------------------ */
 
-/* The gRPC call with a reference, and one more batch counted; NULL when the call is over. */
-static grpc_call *begin_batch(struct qr_call *call)
+/* The gRPC call with a reference, and one more batch counted; NULL when the call is over.
+ * event: its end may bring an event. */
+static grpc_call *begin_batch(struct qr_call *call, bool event)
 {
     pthread_mutex_lock(&call->lock);
-    grpc_call *g = call->grpc;
+    grpc_call *g = call->over ? NULL : call->grpc;
     if (g) {
         call->pending++;
+        call->due += event;
         grpc_call_ref(g);
     }
     pthread_mutex_unlock(&call->lock);
@@ -79,21 +84,24 @@ static void fire_done(struct qr_call *call)
     gpr_free(text);
 }
 
+static void end_event(struct qr_call *call)
+{
+    pthread_mutex_lock(&call->lock);
+    const bool last = --call->due == 0;
+    call->over = call->over || last;
+    pthread_mutex_unlock(&call->lock);
+    if (last)
+        fire_done(call);
+}
+
 static void end_batch(struct qr_call *call)
 {
-    grpc_call *over = NULL;
-
     pthread_mutex_lock(&call->lock);
-    if (--call->pending == 0) {
-        over = call->grpc;
-        call->grpc = NULL;
-    }
+    const bool last = --call->pending == 0;
     pthread_mutex_unlock(&call->lock);
-    if (!over)
+    if (!last)
         return;
-    /* The trailing metadata that the callback reads belongs to the gRPC call. */
-    fire_done(call);
-    grpc_call_unref(over);
+    grpc_call_unref(call->grpc);
     qr_call_release(call);
 }
 
@@ -101,7 +109,7 @@ static void end_batch(struct qr_call *call)
 
 static void post_receive(struct qr_call *call)
 {
-    grpc_call *g = begin_batch(call);
+    grpc_call *g = begin_batch(call, true);
     if (!g)
         return;
 
@@ -159,6 +167,7 @@ static void on_arrived(struct qr_call *call, bool ok)
         if (call->ordered)
             post_receive(call);
     }
+    end_event(call);
     end_batch(call);
 }
 
@@ -169,17 +178,36 @@ static void drop_sending(struct qr_call *call)
     call->sending = NULL;
 }
 
+/* May an event be fired? Then it is due until end_event. */
+static bool begin_event(struct qr_call *call)
+{
+    pthread_mutex_lock(&call->lock);
+    const bool open = !call->over;
+    call->due += open;
+    pthread_mutex_unlock(&call->lock);
+    return open;
+}
+
 static void on_sent(struct qr_call *call, bool ok)
 {
     drop_sending(call);
-    if (ok && call->events->writable)
+    if (ok && call->events->writable && begin_event(call)) {
         call->events->writable(call->context);
+        end_event(call);
+    }
     end_batch(call);
 }
 
-static void on_plain(struct qr_call *call, bool ok)
+static void on_closed(struct qr_call *call, bool ok)
 {
     (void)ok;
+    end_batch(call);
+}
+
+static void on_ended(struct qr_call *call, bool ok)
+{
+    (void)ok;
+    end_event(call);
     end_batch(call);
 }
 
@@ -187,12 +215,10 @@ static void on_unary(struct qr_call *call, bool ok)
 {
     grpc_byte_buffer *buffer = call->received;
 
-    (void)ok;
     call->received = NULL;
     if (buffer)
         receive(call, buffer);
-    drop_sending(call);
-    end_batch(call);
+    on_ended(call, ok);
 }
 
 /* ---- life ------------------------------------------------------------------------------- */
@@ -265,7 +291,8 @@ struct qr_call *qr_call_new(struct qr_transport *transport,
     call->events = events;
     call->context = context;
     call->ordered = options->ordered;
-    call->pending = 0;
+    call->pending = call->due = 0;
+    call->over = false;
     call->refs = 2;
     call->status = GRPC_STATUS_UNKNOWN;
     call->details = grpc_empty_slice();
@@ -274,9 +301,9 @@ struct qr_call *qr_call_new(struct qr_transport *transport,
     call->wait_for_ready = options->wait_for_ready;
     call->unary = (struct qr_tag){on_unary, call};
     call->sent = (struct qr_tag){on_sent, call};
-    call->closed = (struct qr_tag){on_plain, call};
+    call->closed = (struct qr_tag){on_closed, call};
     call->arrived = (struct qr_tag){on_arrived, call};
-    call->ended = (struct qr_tag){on_plain, call};
+    call->ended = (struct qr_tag){on_ended, call};
     call->grpc = grpc_channel_create_registered_call(
         transport->channel, NULL, GRPC_PROPAGATE_DEFAULTS, transport->queue,
         transport->methods[options->method], deadline_of(options->deadline_ns), NULL);
@@ -365,45 +392,45 @@ static void post_end(struct qr_call *call)
 {
     const grpc_op ops[] = {receive_initial(call), receive_status(call)};
 
-    start_batch(begin_batch(call), ops, 2, &call->ended);
+    start_batch(begin_batch(call, true), ops, 2, &call->ended);
+}
+
+/* The request of a call that has just one. */
+static void send_only(struct qr_call *call, const struct qr_piece *pieces, size_t count)
+{
+    grpc_byte_buffer *buffer = buffer_of(pieces, count);
+    grpc_call *g = begin_batch(call, false);
+    if (!g) { /* failed already */
+        grpc_byte_buffer_destroy(buffer);
+        return;
+    }
+    call->sending = buffer;
+    const grpc_op ops[] = {
+        send_initial(call), send_message(buffer), {.op = GRPC_OP_SEND_CLOSE_FROM_CLIENT}};
+    start_batch(g, ops, 3, &call->sent);
 }
 
 void qr_call_start_unary(struct qr_call *call, const struct qr_piece *pieces, size_t count)
 {
-    grpc_call *g = begin_batch(call);
-
-    call->sending = buffer_of(pieces, count);
     grpc_op receive_op = {.op = GRPC_OP_RECV_MESSAGE};
+
     receive_op.data.recv_message.recv_message = &call->received;
-    const grpc_op ops[] = {send_initial(call),
-                           send_message(call->sending),
-                           {.op = GRPC_OP_SEND_CLOSE_FROM_CLIENT},
-                           receive_initial(call),
-                           receive_op,
-                           receive_status(call)};
-    start_batch(g, ops, 6, &call->unary);
+    const grpc_op ops[] = {receive_initial(call), receive_op, receive_status(call)};
+    start_batch(begin_batch(call, true), ops, 3, &call->unary);
+    send_only(call, pieces, count);
 }
 
 void qr_call_start_reader(struct qr_call *call, const struct qr_piece *pieces, size_t count)
 {
     post_end(call);
-    grpc_call *g = begin_batch(call);
-    if (!g) { /* failed already; the pieces are released by the buffer's end */
-        grpc_byte_buffer_destroy(buffer_of(pieces, count));
-        return;
-    }
-    call->sending = buffer_of(pieces, count);
-    const grpc_op ops[] = {send_initial(call),
-                           send_message(call->sending),
-                           {.op = GRPC_OP_SEND_CLOSE_FROM_CLIENT}};
-    start_batch(g, ops, 3, &call->sent);
+    send_only(call, pieces, count);
     post_receive(call);
 }
 
 void qr_call_start_writer(struct qr_call *call)
 {
     post_end(call);
-    grpc_call *g = begin_batch(call);
+    grpc_call *g = begin_batch(call, false);
     if (!g)
         return;
     const grpc_op op = send_initial(call);
@@ -414,7 +441,7 @@ void qr_call_start_writer(struct qr_call *call)
 bool qr_call_send(struct qr_call *call, const struct qr_piece *pieces, size_t count)
 {
     grpc_byte_buffer *buffer = buffer_of(pieces, count);
-    grpc_call *g = begin_batch(call);
+    grpc_call *g = begin_batch(call, false);
     if (!g) {
         grpc_byte_buffer_destroy(buffer);
         return false;
@@ -427,7 +454,7 @@ bool qr_call_send(struct qr_call *call, const struct qr_piece *pieces, size_t co
 
 void qr_call_close_send(struct qr_call *call)
 {
-    grpc_call *g = begin_batch(call);
+    grpc_call *g = begin_batch(call, false);
     if (!g)
         return;
     const grpc_op op = {.op = GRPC_OP_SEND_CLOSE_FROM_CLIENT};
@@ -437,7 +464,7 @@ void qr_call_close_send(struct qr_call *call)
 void qr_call_cancel(struct qr_call *call)
 {
     pthread_mutex_lock(&call->lock);
-    grpc_call *g = call->grpc;
+    grpc_call *g = call->over ? NULL : call->grpc;
     if (g)
         grpc_call_ref(g);
     pthread_mutex_unlock(&call->lock);
