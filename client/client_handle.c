@@ -20,7 +20,7 @@ void quire_client_options_init(struct quire_client_options *options)
     *options = (struct quire_client_options){.struct_bytes = sizeof(*options),
                                              .timeout_ms = TIMEOUT_MS,
                                              .connect_ms = CONNECT_MS,
-                                             .threads = 1,
+                                             .threads = 2,
                                              .inflight_bytes = INFLIGHT_BYTES,
                                              .encode_pages = true};
 }

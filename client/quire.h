@@ -92,7 +92,7 @@ struct quire_client_options {
                             quire_client_options_init */
     uint32_t timeout_ms; /* deadline of each call unless it says otherwise; default 30000 */
     uint32_t connect_ms; /* quire_client_open waits this long for the server; default 5000 */
-    uint32_t threads;    /* receive and decode threads; default 1 */
+    uint32_t threads;    /* receive and decode threads; default 2 */
     uint64_t inflight_bytes; /* most bytes of an append sent and not acknowledged yet; default
                                 8 MiB */
     bool encode_pages; /* seal whole pages here when that is fewer bytes on the wire; default

@@ -123,6 +123,30 @@ static void a_bad_value_is_named_and_nothing_is_sent(void **state)
     assert_int_equal(fake.count, 0);
 }
 
+static void a_bad_half_is_found_wherever_it_lies(void **state)
+{
+    static const uint16_t bad[] = {0x7c00, 0xfc00, 0x7e01, 0xffff};
+    uint16_t *key = calloc(100 * 64, 2), *value = calloc(100 * 96, 2);
+    const void *keys[] = {key}, *values[] = {value};
+    const struct quire_append args = {
+        .tokens = 100, .layers = 1, .dtype = QUIRE_F16, .key = keys, .value = values};
+
+    (void)state;
+    for (uint32_t i = 0; i < 40; i++) {
+        const uint32_t at = i * 2399 % (100 * 96);
+        value[at] = bad[i % 4];
+        assert_status(QUIRE_EVALUE, quire_append(session, &args, NULL));
+        assert_int_equal(quire_last_error()->position, at / 96);
+        assert_int_equal(quire_last_error()->head, at / 48 % 2);
+        assert_int_equal(quire_last_error()->channel, at % 48);
+        value[at] = 0x7bff; /* 65504 is fine */
+    }
+    assert_int_equal(fake.messages, 0);
+    assert_ok(quire_append(session, &args, NULL));
+    free(key);
+    free(value);
+}
+
 static void bad_arguments_are_named(void **state)
 {
     const struct quire_append good = fake_append_args(&kv, 0, 10);
@@ -202,6 +226,7 @@ int main(void)
         TEST(cuts_long_appends_and_keeps_the_order),
         TEST(the_same_bytes_whatever_the_dtype_and_strides),
         TEST(a_bad_value_is_named_and_nothing_is_sent),
+        TEST(a_bad_half_is_found_wherever_it_lies),
         TEST(bad_arguments_are_named),
         TEST(bad_fetches_are_named),
     };
