@@ -258,6 +258,25 @@ static void a_missing_file_is_named(void **state)
     free(config);
 }
 
+/* Keys stand in the page as "max_calls", after a quote, a space or the start of a line. */
+static void the_man_page_names_every_key(void **state)
+{
+    char path[512];
+    const char *source = getenv("QUIRE_SOURCE");
+    char *text = calloc(1, 64 << 10);
+    (void)state;
+
+    snprintf(path, sizeof(path), "%s/docs/man/quired.8", source ? source : ".");
+    FILE *file = fopen(path, "r");
+    assert_true(file && text);
+    assert_true(fread(text, 1, (64 << 10) - 1, file) > 0);
+    fclose(file);
+    for (int i = 0; i < QR_OPTION_COUNT; i++)
+        if (!strstr(text, qr_option_row((enum qr_option)i)->key))
+            fail_msg("%s is not in %s", qr_option_row((enum qr_option)i)->key, path);
+    free(text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -272,6 +291,7 @@ int main(void)
         cmocka_unit_test(what_is_printed_is_read_back),
         cmocka_unit_test(limits_across_options_are_checked),
         cmocka_unit_test(a_missing_file_is_named),
+        cmocka_unit_test(the_man_page_names_every_key),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
