@@ -17,6 +17,7 @@
 struct qr_rotations {
     pthread_mutex_t lock;
     struct qr_rotation *slots[SLOTS]; /* guarded by lock; each holds one reference */
+    struct qr_rotation *spare; /* guarded by lock: memory of the last one dropped, or NULL */
 };
 
 struct qr_rotations *qr_rotations_create(void)
@@ -41,6 +42,8 @@ void qr_rotations_destroy(struct qr_rotations **rotations)
     for (size_t i = 0; i < SLOTS; i++)
         if ((*rotations)->slots[i])
             rotation_free((*rotations)->slots[i]);
+    if ((*rotations)->spare)
+        rotation_free((*rotations)->spare);
     pthread_mutex_destroy(&(*rotations)->lock);
     free(*rotations);
     *rotations = NULL;
@@ -67,17 +70,39 @@ static int same_key(const struct qr_rotation_key *a, const struct qr_rotation_ke
            a->tokens == b->tokens;
 }
 
-static struct qr_rotation *make(const struct qr_rotation_key *key, const struct qr_rope *rope)
+/* The spare one when it is large enough: a range past the cache makes a table a page, and
+ * allocates none. */
+static struct qr_rotation *take_memory(struct qr_rotations *rotations, size_t bytes)
 {
-    struct qr_rotation *rotation = malloc(sizeof(*rotation));
+    pthread_mutex_lock(&rotations->lock);
+    struct qr_rotation *rotation = rotations->spare;
+    if (rotation && rotation->bytes >= bytes)
+        rotations->spare = NULL;
+    else
+        rotation = NULL;
+    pthread_mutex_unlock(&rotations->lock);
+    if (rotation)
+        return rotation;
+
+    rotation = malloc(sizeof(*rotation));
     if (!rotation)
         return NULL;
-
-    rotation->table = aligned_alloc(64, table_bytes(key, rope));
+    rotation->bytes = bytes;
+    rotation->table = aligned_alloc(64, bytes);
     if (!rotation->table) {
         free(rotation);
         return NULL;
     }
+    return rotation;
+}
+
+static struct qr_rotation *make(struct qr_rotations *rotations,
+                                const struct qr_rotation_key *key, const struct qr_rope *rope)
+{
+    struct qr_rotation *rotation = take_memory(rotations, table_bytes(key, rope));
+    if (!rotation)
+        return NULL;
+
     rotation->key = *key;
     rotation->refs = 2; /* the slot's and the caller's */
     qr_rotation_make(rope, key->position, key->tokens, rotation->table);
@@ -100,7 +125,7 @@ struct qr_rotation *qr_rotation_get(struct qr_rotations *rotations,
     if (found)
         return found;
 
-    struct qr_rotation *made = make(key, rope);
+    struct qr_rotation *made = make(rotations, key, rope);
     if (!made)
         return NULL;
     pthread_mutex_lock(&rotations->lock);
@@ -114,9 +139,14 @@ struct qr_rotation *qr_rotation_get(struct qr_rotations *rotations,
 
 void qr_rotation_put(struct qr_rotations *rotations, struct qr_rotation *rotation)
 {
+    struct qr_rotation *drop = NULL;
+
     pthread_mutex_lock(&rotations->lock);
-    const int last = --rotation->refs == 0;
+    if (--rotation->refs == 0) {
+        drop = rotations->spare;
+        rotations->spare = rotation;
+    }
     pthread_mutex_unlock(&rotations->lock);
-    if (last)
-        rotation_free(rotation);
+    if (drop)
+        rotation_free(drop);
 }

@@ -21,6 +21,7 @@ struct qr_rotation_key {
 /** A table in use. */
 struct qr_rotation {
     float *table; /* [tokens][rotary_dim], as qr_rotation_make writes it; 64-byte aligned */
+    size_t bytes; /* of the table's memory */
     struct qr_rotation_key key;
     unsigned refs; /* guarded by the cache's lock */
 };
