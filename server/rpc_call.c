@@ -61,12 +61,10 @@ static void closed(void *owner, bool ok)
 void qr_call_batch(struct qr_call *call, grpc_op *ops, size_t count,
                    void (*run)(void *owner, bool ok))
 {
-    call->batch.run = run;
-    call->batch.owner = call;
     if (!call->batch_out) /* set already: this may be another thread, which must not write it */
         call->batch_out = true;
-    const grpc_call_error error =
-        grpc_call_start_batch(call->call, ops, count, &call->batch, NULL);
+    const grpc_call_error error = grpc_call_start_batch(
+        call->call, ops, count, qr_event_hand(&call->batch, run, call), NULL);
     assert(error == GRPC_CALL_OK);
     (void)error;
 }
@@ -368,9 +366,8 @@ void qr_call_accepted(void *owner, bool ok)
 
     grpc_op op = {.op = GRPC_OP_RECV_CLOSE_ON_SERVER};
     op.data.recv_close_on_server.cancelled = &call->close_canceled;
-    call->closed_event = (struct qr_event){closed, call};
-    const grpc_call_error error =
-        grpc_call_start_batch(call->call, &op, 1, &call->closed_event, NULL);
+    const grpc_call_error error = grpc_call_start_batch(
+        call->call, &op, 1, qr_event_hand(&call->closed_event, closed, call), NULL);
     assert(error == GRPC_CALL_OK);
     (void)error;
 

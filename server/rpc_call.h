@@ -39,11 +39,29 @@
 #define QR_FRAGMENTS_MAX 4096
 #define QR_COPY_BYTES_MAX 4096 /* ranges up to this size are cheaper to copy than to pin */
 
-/** What a completion queue hands back. */
+/** What a completion queue hands back. `handed` orders what came before the hand-over for
+ * whoever takes it from the queue, also for tools that cannot look into gRPC's own ordering. */
 struct qr_event {
     void (*run)(void *owner, bool ok);
     void *owner;
+    atomic_uint handed; /* atomic: release when given to the queue, acquire when taken */
 };
+
+/** Make the event ready to be given to a queue as a tag. */
+static inline void *qr_event_hand(struct qr_event *event, void (*run)(void *owner, bool ok),
+                                  void *owner)
+{
+    event->run = run;
+    event->owner = owner;
+    atomic_fetch_add_explicit(&event->handed, 1, memory_order_release);
+    return event;
+}
+
+static inline void qr_event_take(struct qr_event *event, bool ok)
+{
+    (void)atomic_load_explicit(&event->handed, memory_order_acquire);
+    event->run(event->owner, ok);
+}
 
 struct qr_call;
 
@@ -94,7 +112,7 @@ struct qr_call {
     atomic_uint pins;                /* atomic: holders of this call */
     volatile bool canceled;          /* set by the worker, polled by handlers */
     int close_canceled;
-    bool closed, finishing, headers_sent, stream_open, stream_done, paused;
+    bool closed, finishing, stream_open, stream_done, paused;
     bool batch_out; /* true from handing the call to another thread until its batch is back */
     uint32_t ns;
     void *stream;
@@ -103,6 +121,7 @@ struct qr_call {
     uint8_t watch_reply[64];
     size_t watch_bytes;
     struct qr_call *deferred_next;
+    bool headers_sent; /* written by whoever owns the batch */
 };
 
 struct qr_deferred; /* rpc_defer.c */

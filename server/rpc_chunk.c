@@ -105,8 +105,8 @@ bool qr_chunk_pinned(struct qr_chunk *chunk, const uint8_t *head, size_t head_by
 
     holder->call = call;
     holder->pin = pin;
-    atomic_store_explicit(&holder->slices, (unsigned)(1 + count), memory_order_relaxed);
     memcpy(holder->head, head, head_bytes);
+    atomic_store_explicit(&holder->slices, (unsigned)(1 + count), memory_order_release);
     atomic_fetch_add_explicit(&call->refs, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&call->pins, 1, memory_order_relaxed);
     qr_counter_add(&rpc->pins, 1);

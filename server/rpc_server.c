@@ -179,8 +179,8 @@ bool qr_rpc_drain(struct qr_rpc *rpc, uint32_t notice_ms, uint32_t timeout_ms)
         nap();
 
     atomic_store(&rpc->closing, true);
-    rpc->shutdown = (struct qr_event){server_is_down, rpc};
-    grpc_server_shutdown_and_notify(rpc->server, rpc->workers[0].cq, &rpc->shutdown);
+    grpc_server_shutdown_and_notify(rpc->server, rpc->workers[0].cq,
+                                    qr_event_hand(&rpc->shutdown, server_is_down, rpc));
     while (!is_empty(rpc)) {
         const uint64_t now_ms = qr_clock_ms();
         if (now_ms >= end_ms && !canceled) {

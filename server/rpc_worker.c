@@ -28,7 +28,6 @@ static struct qr_call *fresh_call(struct qr_worker *worker, uint32_t method_inde
     grpc_metadata_array_init(&call->metadata);
     atomic_init(&call->refs, 1);
     atomic_init(&call->pins, 0);
-    call->accepted = (struct qr_event){qr_call_accepted, call};
     return call;
 }
 
@@ -44,14 +43,14 @@ void qr_worker_arm(struct qr_worker *worker, uint32_t method_index)
         worker->starved_count++;
         return;
     }
+    void *tag = qr_event_hand(&call->accepted, qr_call_accepted, call);
     if (generic)
-        error =
-            grpc_server_request_call(rpc->server, &call->call, &call->details, &call->metadata,
-                                     worker->cq, worker->cq, &call->accepted);
+        error = grpc_server_request_call(rpc->server, &call->call, &call->details,
+                                         &call->metadata, worker->cq, worker->cq, tag);
     else
         error = grpc_server_request_registered_call(
             rpc->server, rpc->registered[method_index], &call->call, &call->deadline,
-            &call->metadata, &call->payload, worker->cq, worker->cq, &call->accepted);
+            &call->metadata, &call->payload, worker->cq, worker->cq, tag);
     assert(error == GRPC_CALL_OK);
     (void)error;
 }
@@ -173,10 +172,8 @@ static void *run(void *arg)
             grpc_completion_queue_next(worker->cq, next_deadline(worker), NULL);
         if (event.type == GRPC_QUEUE_SHUTDOWN)
             return NULL;
-        if (event.type == GRPC_OP_COMPLETE) {
-            const struct qr_event *tag = event.tag;
-            tag->run(tag->owner, event.success != 0);
-        }
+        if (event.type == GRPC_OP_COMPLETE)
+            qr_event_take(event.tag, event.success != 0);
         tick(worker);
     }
 }
