@@ -63,8 +63,9 @@ void qr_call_batch(struct qr_call *call, grpc_op *ops, size_t count,
 {
     if (!call->batch_out) /* set already: this may be another thread, which must not write it */
         call->batch_out = true;
-    const grpc_call_error error = grpc_call_start_batch(
-        call->call, ops, count, qr_event_hand(&call->batch, run, call), NULL);
+    grpc_call *carrier = call->call; /* read before the hand-over: another thread may end it */
+    void *tag = qr_event_hand(&call->batch, run, call);
+    const grpc_call_error error = grpc_call_start_batch(carrier, ops, count, tag, NULL);
     assert(error == GRPC_CALL_OK);
     (void)error;
 }
