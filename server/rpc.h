@@ -8,6 +8,8 @@
 #ifndef QR_RPC_H
 #define QR_RPC_H
 
+#include <stdatomic.h>
+
 #include "proto/wire.h"
 
 /** Memory of one thread that runs handlers. Nothing in it survives the handler's return. */
@@ -24,7 +26,7 @@ struct qr_request {
     size_t count;
     uint64_t bytes;
     struct qr_scratch *scratch;
-    const volatile bool *canceled; /* becomes true when nobody waits for the reply */
+    const atomic_bool *canceled; /* becomes true when nobody waits for the reply */
 };
 
 /** Answer one message: pack the reply into scratch->reply and set *reply_bytes. Any status but

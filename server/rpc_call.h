@@ -110,7 +110,7 @@ struct qr_call {
     struct qr_call *next, *previous; /* of worker->live */
     atomic_uint refs;                /* atomic: the machine and each holder */
     atomic_uint pins;                /* atomic: holders of this call */
-    volatile bool canceled;          /* set by the worker, polled by handlers */
+    atomic_bool canceled;            /* atomic: set by the worker, polled by handlers */
     int close_canceled;
     bool closed, finishing, stream_open, stream_done, paused;
     bool batch_out; /* true from handing the call to another thread until its batch is back */

@@ -34,7 +34,7 @@ struct qr_attend_unit {
 struct qr_attend_plan {
     struct qr_session *session;
     const struct qr_attend *request;
-    const volatile bool *cancel;
+    const atomic_bool *cancel;
     struct qr_attend_layer *layers;
     uint32_t layer_count;
     struct qr_attend_unit *units; /* of a lane: consecutive, ascending */

@@ -11,6 +11,8 @@
 #ifndef QR_STORE_H
 #define QR_STORE_H
 
+#include <stdatomic.h>
+
 #include "proto/model.h"
 #include "proto/page.h"
 
@@ -215,11 +217,12 @@ quire_status qr_attend_sizes(struct qr_store *store, uint32_t ns,
 /**
  * Blocks until computed, spread over the attend workers. output, lse as qr_attend_sizes says.
  * `missing` (may be NULL) is filled under allow_missing; without it any hole in the range is
- * EMISSING and nothing is returned. cancel: polled between pages; may be NULL.
+ * EMISSING and nothing is returned. cancel: becomes true in any thread to end it
+ * with ECANCELED, polled between pages; may be NULL.
  */
 quire_status qr_store_attend(struct qr_store *store, uint32_t ns,
                              const struct qr_attend *attend, float *output, float *lse,
-                             struct qr_attend_missing *missing, const volatile bool *cancel,
+                             struct qr_attend_missing *missing, const atomic_bool *cancel,
                              struct qr_error *e);
 
 /* ---- upkeep and metrics ----------------------------------------------------------------- */

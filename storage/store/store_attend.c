@@ -41,7 +41,7 @@ static void fail(struct qr_attend_plan *plan, const struct qr_error *cause)
 
 static bool stopped(struct qr_attend_plan *plan)
 {
-    if (plan->cancel && *plan->cancel) {
+    if (plan->cancel && atomic_load_explicit(plan->cancel, memory_order_relaxed)) {
         struct qr_error e;
         (void)qr_error_set(&e, QUIRE_ECANCELED, "attend was canceled");
         fail(plan, &e);
@@ -349,7 +349,7 @@ static quire_status compute(struct qr_attend_plan *plan, float *output, float *l
 
 quire_status qr_store_attend(struct qr_store *store, uint32_t ns,
                              const struct qr_attend *attend, float *output, float *lse,
-                             struct qr_attend_missing *missing, const volatile bool *cancel,
+                             struct qr_attend_missing *missing, const atomic_bool *cancel,
                              struct qr_error *e)
 {
     struct qr_attend_plan plan = {.request = attend, .cancel = cancel, .missing = missing};

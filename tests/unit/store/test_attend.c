@@ -236,7 +236,7 @@ static void refuses_what_it_cannot_mean(void **state)
                   qr_store_attend(f.store, f.ns, &a, output, lse, NULL, NULL, &e));
     assert_int_equal(e.length, 50);
     a.last_token = 0;
-    const volatile bool canceled = true;
+    const atomic_bool canceled = true;
     assert_status(QUIRE_ECANCELED,
                   qr_store_attend(f.store, f.ns, &a, output, lse, NULL, &canceled, &e));
     fixture_end(&f);
