@@ -7,9 +7,10 @@
 #include "disk_index.h"
 
 #include <pthread.h>
-#include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <rocksdb/c.h>
 
@@ -198,11 +199,24 @@ static quire_status check_version(struct qr_disk_index *index,
     return status == QUIRE_OK ? write_version(index, e) : status;
 }
 
+static bool exists(const char *path)
+{
+    char current[4200];
+    const int n = snprintf(current, sizeof(current), "%s/CURRENT", path);
+
+    return n > 0 && (size_t)n < sizeof(current) && access(current, F_OK) == 0;
+}
+
 quire_status qr_disk_index_open(const struct qr_disk_index_config *config,
                                 struct qr_disk_index **out, struct qr_error *e)
 {
+    /* RocksDB leaves a folder behind where it finds no database. */
+    if (!config->create && !exists(config->path))
+        return qr_error_set(e, QUIRE_ENOTFOUND,
+                            "index %s: is missing, and the store has data: put it back from "
+                            "where it was moved, or restore it from a backup",
+                            config->path);
     struct qr_disk_index *index = index_alloc(config);
-
     if (!index)
         return qr_error_set(e, QUIRE_ENOMEM, "no memory for the index");
     quire_status status = open_locked(index, e);

@@ -11,7 +11,8 @@
  *  1. a request that is not FREE counts in accepted_of of its file; one that is BUSY, PARKED or
  *     FLYING counts in flying_of and flying_class and, if bounced, owns one of the buffers;
  *  2. no more than depth / file_count of a file are flying, so a device that hangs leaves
- *     buffers and starts to the others; likewise for accepted_of and the queue;
+ *     buffers and starts to the others; likewise for accepted_of and the queue, but that a few
+ *     requests are kept for syncs;
  *  3. done fires once: when a request becomes FREE, or earlier, and then `answered` is set.
  */
 #include "disk_ring_impl.h"
@@ -90,7 +91,9 @@ static quire_status accept_locked(struct qr_ring *ring, const struct qr_ring_op 
 {
     struct qr_ring_request *r = ring->free.first;
 
-    if (!r || ring->accepted_of[op->file] >= share(ring, ring->config.queue_max)) {
+    const bool full = ring->accepted_of[op->file] >= share(ring, ring->config.queue_max);
+
+    if (!r || (full && op->op != QR_DISK_SYNC)) {
         ring->stat.refused++;
         return QUIRE_EAGAIN;
     }
@@ -374,7 +377,7 @@ static bool expire_one(struct qr_ring *ring, uint64_t now_ns, struct answer *out
                        uint64_t *next_ns)
 {
     *next_ns = UINT64_MAX;
-    for (uint32_t i = 0; i < ring->config.queue_max; i++) {
+    for (uint32_t i = 0; i < ring->request_count; i++) {
         struct qr_ring_request *r = &ring->requests[i];
         if (r->state == QR_RING_FREE || r->op.deadline_ns == 0 || r->answered)
             continue;
@@ -417,7 +420,7 @@ bool qr_ring_cancel(struct qr_ring *ring, uint64_t ticket)
     struct answer answer;
     bool given_up = false;
 
-    assert(number < ring->config.queue_max);
+    assert(number < ring->request_count);
     struct qr_ring_request *r = &ring->requests[number];
     pthread_mutex_lock(&ring->lock);
     if (r->generation == (uint32_t)(ticket >> 32))

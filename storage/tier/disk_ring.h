@@ -82,6 +82,7 @@ void qr_ring_destroy(struct qr_ring **ring);
  *
  * Ownership: the buffer is the ring's until done fires.
  * Errors:    EAGAIN when the queue, or this file's share of it, is full; done never fires then.
+ *            Four syncs a file are taken all the same.
  */
 quire_status qr_ring_submit(struct qr_ring *ring, const struct qr_ring_op *op,
                             uint64_t *ticket_out);

@@ -57,7 +57,8 @@ struct qr_ring {
     pthread_mutex_t lock;
     pthread_cond_t room;              /* queue_max is no longer reached */
     bool stopping;                    /* guarded by lock, like all below */
-    struct qr_ring_request *requests; /* [queue_max] */
+    struct qr_ring_request *requests; /* [request_count] */
+    uint32_t request_count;           /* const: queue_max, and some for syncs */
     struct qr_ring_list free, queues[QR_RING_CLASSES], flying;
     struct qr_ring_list parked, waking; /* the gate holds them; to ask it again */
     uint32_t *free_buffers, free_buffer_count;

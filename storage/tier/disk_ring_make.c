@@ -12,6 +12,7 @@
 
 #define DEPTH_OF_FILE 16u
 #define QUEUE_MAX 1024u
+#define SYNCS_OF_FILE 4u /* accepted however full the queue is */
 #define BUFFER_BYTES (512u << 10)
 
 static quire_status fill_in(struct qr_ring_config *config, struct qr_error *e)
@@ -56,14 +57,15 @@ static struct qr_ring *ring_alloc(const struct qr_ring_config *config)
     ring->config = *config;
     pthread_mutex_init(&ring->lock, NULL);
     pthread_cond_init(&ring->room, NULL);
-    ring->requests = calloc(config->queue_max, sizeof(*ring->requests));
+    ring->request_count = config->queue_max + SYNCS_OF_FILE * config->file_count;
+    ring->requests = calloc(ring->request_count, sizeof(*ring->requests));
     ring->free_buffers = calloc(config->depth, sizeof(*ring->free_buffers));
     ring->buffers = aligned_alloc(QR_DISK_BLOCK, (size_t)config->depth * config->buffer_bytes);
     if (!ring->requests || !ring->free_buffers || !ring->buffers) {
         ring_free(ring);
         return NULL;
     }
-    for (uint32_t i = config->queue_max; i-- > 0;) {
+    for (uint32_t i = ring->request_count; i-- > 0;) {
         ring->requests[i].next = ring->free.first;
         if (ring->free.first)
             ring->free.first->previous = &ring->requests[i];

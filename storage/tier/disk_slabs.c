@@ -23,7 +23,7 @@
 #include "storage/base/log.h"
 
 #define NONE UINT32_MAX
-#define REGIONS_WANTED 16u                 /* at least, below the cap, so that sizes can mix */
+#define REGIONS_WANTED 64u                 /* at least, below the cap, so that sizes can mix */
 #define FULL_PAUSE_NS UINT64_C(1000000000) /* after a full file system, before asking again */
 
 struct region {
