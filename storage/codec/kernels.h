@@ -27,9 +27,10 @@ struct qr_row_kernels {
     void (*emit)(float *row, uint32_t dim, const struct qr_emit *how, void *dst);
     /** Convert n elements to FP16; index of the first one that FP16 cannot hold, or n. */
     uint32_t (*narrow)(const void *src, enum qr_dtype dtype, uint32_t n, uint16_t *dst);
-    /** Sum of squares of n (multiple of 8) FP16 values: value i goes to lane i % 16 in order,
-     * then lanes i and i + 8 add up, i and i + 4, i + 2, i + 1. */
-    float (*square)(const uint16_t *in, uint32_t n);
+    /** Sum over rows, in order, of sums of squares of n (multiple of 8) FP16 values: value i
+     * goes to lane i % 16 in order, then lanes i and i + 8 add up, i and i + 4, i + 2, i + 1.
+     */
+    float (*squares)(const uint16_t *in, size_t stride, uint32_t rows, uint32_t n);
     /** Order streamed stores before what follows. */
     void (*fence)(void);
 };
@@ -98,6 +99,16 @@ static inline struct qr_emit qr_expand_emit(const struct qr_expand *to, uint32_t
     const float *rotation = to->rotation ? to->rotation + (size_t)token * to->rotary_dim : NULL;
     return (struct qr_emit){rotation, to->rotary_dim, to->rope_layout, to->dtype, to->stream};
 }
+
+/** Sum of squares of all heads of a token, in the order that README.md fixes. */
+float qr_token_squares(const struct qr_rows *rows, uint32_t token, uint32_t heads,
+                       uint32_t dim);
+
+/** qr_page_choose_raw for squared norms that are known. */
+uint32_t qr_page_choose_by_norms(const struct qr_page_identity *id,
+                                 const struct qr_policy *policy, const float *key_norms,
+                                 const float *value_norms,
+                                 uint8_t bitmap_out[QR_PAGE_TOKENS_MAX / 8]);
 
 /** Number of raw rows before `token`: its index in the raw-row section when it is raw itself.
  */

@@ -49,6 +49,26 @@ static struct qr_span token_span(const struct qr_rows *rows, const struct qr_ten
     return (struct qr_span){x, bytes, rows->head_stride * sizeof(*x), t->heads};
 }
 
+/** What is learned of each token before its page can be laid out. */
+struct survey {
+    float key_norms[QR_PAGE_TOKENS_MAX], value_norms[QR_PAGE_TOKENS_MAX];
+    uint32_t digests[QR_PAGE_TOKENS_MAX];
+};
+
+/** One pass over the rows: memory is read here, the codecs then find them in the caches. */
+static void survey_rows(const struct qr_page_identity *id, const struct qr_rows *key,
+                        const struct qr_rows *value, struct survey *out)
+{
+    const struct qr_tensor k = tensor_of(id, QR_KEY), v = tensor_of(id, QR_VALUE);
+    for (uint32_t token = 0; token < id->page_tokens; token++) {
+        const struct qr_span spans[] = {token_span(key, &k, token),
+                                        token_span(value, &v, token)};
+        out->key_norms[token] = qr_token_squares(key, token, k.heads, k.dim);
+        out->value_norms[token] = qr_token_squares(value, token, v.heads, v.dim);
+        out->digests[token] = (uint32_t)qr_checksum_spans(spans, 2);
+    }
+}
+
 /** Everything behind the header: both tensors, raw rows, digests. */
 static void fill_sections(const struct qr_page_identity *id, const struct qr_rows *key,
                           const struct qr_rows *value, const uint8_t *bitmap,
@@ -57,11 +77,6 @@ static void fill_sections(const struct qr_page_identity *id, const struct qr_row
     const struct qr_tensor k = tensor_of(id, QR_KEY), v = tensor_of(id, QR_VALUE);
     encode_tensor(&k, key, bitmap, out->key_codes, out->key_scales, out->key_raw);
     encode_tensor(&v, value, bitmap, out->value_codes, out->value_scales, out->value_raw);
-    for (uint32_t token = 0; token < id->page_tokens; token++) {
-        const struct qr_span spans[] = {token_span(key, &k, token),
-                                        token_span(value, &v, token)};
-        out->digests[token] = (uint32_t)qr_checksum_spans(spans, 2);
-    }
 }
 
 quire_status qr_page_encode(const struct qr_page_identity *id, const struct qr_policy *policy,
@@ -70,10 +85,13 @@ quire_status qr_page_encode(const struct qr_page_identity *id, const struct qr_p
 {
     uint8_t bitmap[QR_PAGE_TOKENS_MAX / 8];
     struct qr_page_sections sections;
+    struct survey survey;
     quire_status status = qr_codec_check(id, e);
     if (status)
         return status;
-    const uint32_t raw_rows = qr_page_choose_raw(id, policy, key, value, bitmap);
+    survey_rows(id, key, value, &survey);
+    const uint32_t raw_rows =
+        qr_page_choose_by_norms(id, policy, survey.key_norms, survey.value_norms, bitmap);
     const size_t bytes = qr_page_bytes(id, raw_rows);
     if (bytes > capacity)
         return qr_error_set(e, QUIRE_ETOOBIG, "page of %zu bytes in a buffer of %zu", bytes,
@@ -82,6 +100,7 @@ quire_status qr_page_encode(const struct qr_page_identity *id, const struct qr_p
     if (status)
         return status;
     fill_sections(id, key, value, bitmap, &sections);
+    memcpy(sections.digests, survey.digests, id->page_tokens * sizeof(*survey.digests));
     qr_page_finish(page);
     *bytes_out = bytes;
     return QUIRE_OK;

@@ -6,4 +6,4 @@
 
 #include "rows_simd.h"
 
-const struct qr_row_kernels qr_rows_avx2 = {widen, emit, narrow, square, vector_fence};
+const struct qr_row_kernels qr_rows_avx2 = {widen, emit, narrow, squares, vector_fence};

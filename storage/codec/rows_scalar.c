@@ -72,8 +72,16 @@ static float square(const uint16_t *in, uint32_t n)
     return lanes[0];
 }
 
+static float squares(const uint16_t *in, size_t stride, uint32_t rows, uint32_t n)
+{
+    float sum = 0.0f;
+    for (uint32_t row = 0; row < rows; row++)
+        sum += square(in + row * stride, n);
+    return sum;
+}
+
 static void fence(void)
 {
 }
 
-const struct qr_row_kernels qr_rows_scalar = {widen, emit, narrow, square, fence};
+const struct qr_row_kernels qr_rows_scalar = {widen, emit, narrow, squares, fence};

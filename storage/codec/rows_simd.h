@@ -105,23 +105,65 @@ static uint32_t narrow(const void *src, enum qr_dtype dtype, uint32_t n, uint16_
     return n;
 }
 
-/** Squares of FP16 values are exact in FP32, so fused steps give the same sums. */
-static float square(const uint16_t *in, uint32_t n)
+/** Lanes of `count` rows side by side: their sums do not wait for each other. Squares of FP16
+ * values are exact in FP32, so fused steps give the same sums. */
+static inline __attribute__((always_inline)) void
+square_rows(const uint16_t *in, size_t stride, uint32_t n, uint32_t count, __m256 *lanes)
 {
-    vf sum[16 / LANES];
-    uint32_t i = 0;
-    for (uint32_t k = 0; k < 16 / LANES; k++)
-        sum[k] = vf_set(0.0f);
-    for (; i + 16 <= n; i += 16)
-        for (uint32_t k = 0; k < 16 / LANES; k++) {
-            const vf x = vf_from_f16(vh_load(in + i + k * LANES, LANES));
-            sum[k] = vf_fma(x, x, sum[k]);
+    vf sum[4][16 / LANES];
+    const uint32_t whole = n / 16 * 16;
+    for (uint32_t r = 0; r < count; r++)
+        for (uint32_t k = 0; k < 16 / LANES; k++)
+            sum[r][k] = vf_set(0.0f);
+    for (uint32_t i = 0; i < whole; i += 16)
+        for (uint32_t r = 0; r < count; r++)
+            for (uint32_t k = 0; k < 16 / LANES; k++) {
+                const vf x = vf_from_f16(vh_load(in + r * stride + i + k * LANES, LANES));
+                sum[r][k] = vf_fma(x, x, sum[r][k]);
+            }
+    for (uint32_t r = 0; r < count; r++) {
+        if (whole < n) { /* 8 more: lanes 0 .. 7 */
+            const vf x = vf_from_f16(vh_load(in + r * stride + whole, n - whole));
+            sum[r][0] = vf_fma(x, x, sum[r][0]);
         }
-    if (i < n) { /* 8 more: lanes 0 .. 7 */
-        const vf x = vf_from_f16(vh_load(in + i, n - i));
-        sum[0] = vf_fma(x, x, sum[0]);
+        lanes[r] = vf_fold16(sum[r]);
     }
-    return vf_sum16(sum);
+}
+
+/** Lanes i and i + 4 of each of four rows add up, then i + 2, i + 1. */
+static inline void sums_of_rows(const __m256 rows[4], float sums[4])
+{
+    const __m256 ab = _mm256_add_ps(_mm256_permute2f128_ps(rows[0], rows[1], 0x20),
+                                    _mm256_permute2f128_ps(rows[0], rows[1], 0x31));
+    const __m256 cd = _mm256_add_ps(_mm256_permute2f128_ps(rows[2], rows[3], 0x20),
+                                    _mm256_permute2f128_ps(rows[2], rows[3], 0x31));
+    const __m256 two =
+        _mm256_add_ps(_mm256_shuffle_ps(ab, cd, 0x44), _mm256_shuffle_ps(ab, cd, 0xee));
+    float all[8]; /* rows a, -, c, -, b, -, d, - */
+    _mm256_storeu_ps(all, _mm256_add_ps(two, _mm256_movehdup_ps(two)));
+    sums[0] = all[0];
+    sums[1] = all[4];
+    sums[2] = all[2];
+    sums[3] = all[6];
+}
+
+static float squares(const uint16_t *in, size_t stride, uint32_t rows, uint32_t n)
+{
+    float sum = 0.0f, sums[4];
+    __m256 lanes[4] = {_mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(),
+                       _mm256_setzero_ps()};
+    for (; rows >= 4; rows -= 4, in += 4 * stride) {
+        square_rows(in, stride, n, 4, lanes);
+        sums_of_rows(lanes, sums);
+        for (uint32_t i = 0; i < 4; i++)
+            sum += sums[i];
+    }
+    for (; rows > 0; rows--, in += stride) {
+        square_rows(in, stride, n, 1, lanes);
+        sums_of_rows(lanes, sums);
+        sum += sums[0];
+    }
+    return sum;
 }
 
 #endif

@@ -214,18 +214,10 @@ static inline void vk_store_values(uint16_t *p, vk x, uint32_t n)
         _mm_storeu_si128((__m128i *)(void *)p, _mm256_castsi256_si128(vk_flip(x)));
 }
 
-/** Lanes i and i + 4 add up, then i + 2, i + 1. */
-static inline float sum_of_8(__m256 x)
+/** Lanes i and i + 8 of 16 add up. */
+static inline __m256 vf_fold16(const vf x[2])
 {
-    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
-    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
-}
-
-/** Sum of 16 lanes, halves first. */
-static inline float vf_sum16(const vf x[2])
-{
-    return sum_of_8(_mm256_add_ps(x[0], x[1]));
+    return _mm256_add_ps(x[0], x[1]);
 }
 
 static inline void vector_fence(void)

@@ -202,19 +202,10 @@ static inline void vk_store_values(uint16_t *p, vk x, uint32_t n)
     _mm512_mask_storeu_epi16(p, halves_of(n), _mm512_xor_si512(x, flip));
 }
 
-/** Lanes i and i + 4 add up, then i + 2, i + 1. */
-static inline float sum_of_8(__m256 x)
+/** Lanes i and i + 8 of 16 add up. */
+static inline __m256 vf_fold16(const vf x[1])
 {
-    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
-    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
-}
-
-/** Sum of 16 lanes, halves first. */
-static inline float vf_sum16(const vf x[1])
-{
-    return sum_of_8(
-        _mm256_add_ps(_mm512_castps512_ps256(x[0]), _mm512_extractf32x8_ps(x[0], 1)));
+    return _mm256_add_ps(_mm512_castps512_ps256(x[0]), _mm512_extractf32x8_ps(x[0], 1));
 }
 
 static inline void vector_fence(void)
