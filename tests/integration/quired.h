@@ -74,7 +74,10 @@ static inline void quired_start(struct quired *q, const char *const *flags)
     q->pid = fork();
     assert_true(q->pid >= 0);
     if (q->pid == 0) {
-        dup2(ready[1], 9);
+        if (ready[1] == 9) /* a dup2 onto itself would leave it to be closed by exec */
+            (void)fcntl(9, F_SETFD, 0);
+        else
+            dup2(ready[1], 9);
         quired_exec(all, NULL);
     }
     close(ready[1]);
