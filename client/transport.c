@@ -5,6 +5,7 @@
  */
 #include "transport_grpc.h"
 
+#include <assert.h>
 #include <grpc/grpc_security.h>
 #include <stdlib.h>
 #include <string.h>
@@ -78,6 +79,9 @@ static void *serve(void *argument)
             return NULL;
         if (event.type == GRPC_OP_COMPLETE) {
             struct qr_tag *tag = event.tag;
+            const bool armed = atomic_exchange(&tag->armed, false);
+            assert(armed);
+            (void)armed;
             tag->run(tag->call, event.success != 0);
         }
     }

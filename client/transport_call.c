@@ -61,6 +61,7 @@ static grpc_call *begin_batch(struct qr_call *call, bool event)
 
 static void start_batch(grpc_call *g, const grpc_op *ops, size_t count, struct qr_tag *tag)
 {
+    atomic_store(&tag->armed, true);
     const grpc_call_error error = grpc_call_start_batch(g, ops, count, tag, NULL);
 
     assert(error == GRPC_CALL_OK);
@@ -299,11 +300,11 @@ struct qr_call *qr_call_new(struct qr_transport *transport,
     grpc_metadata_array_init(&call->initial);
     grpc_metadata_array_init(&call->trailing);
     call->wait_for_ready = options->wait_for_ready;
-    call->unary = (struct qr_tag){on_unary, call};
-    call->sent = (struct qr_tag){on_sent, call};
-    call->closed = (struct qr_tag){on_closed, call};
-    call->arrived = (struct qr_tag){on_arrived, call};
-    call->ended = (struct qr_tag){on_ended, call};
+    call->unary = (struct qr_tag){.run = on_unary, .call = call};
+    call->sent = (struct qr_tag){.run = on_sent, .call = call};
+    call->closed = (struct qr_tag){.run = on_closed, .call = call};
+    call->arrived = (struct qr_tag){.run = on_arrived, .call = call};
+    call->ended = (struct qr_tag){.run = on_ended, .call = call};
     call->grpc = grpc_channel_create_registered_call(
         transport->channel, NULL, GRPC_PROPAGATE_DEFAULTS, transport->queue,
         transport->methods[options->method], deadline_of(options->deadline_ns), NULL);

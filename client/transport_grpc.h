@@ -8,6 +8,7 @@
 
 #include <grpc/grpc.h>
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "transport.h"
 
@@ -25,6 +26,8 @@ struct qr_transport {
 
 /** What a completion queue event carries: run(call, ok). Lives in its call. */
 struct qr_tag {
+    atomic_bool armed; /* a batch with this tag is under way; hands the call to the thread that
+                          gets its event, in a way that tools which cannot see into gRPC see */
     void (*run)(struct qr_call *call, bool ok);
     struct qr_call *call;
 };
