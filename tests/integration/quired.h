@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdbool.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -74,6 +75,7 @@ static inline void quired_start(struct quired *q, const char *const *flags)
     q->pid = fork();
     assert_true(q->pid >= 0);
     if (q->pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL); /* a failed test leaves no server behind */
         if (ready[1] == 9) /* a dup2 onto itself would leave it to be closed by exec */
             (void)fcntl(9, F_SETFD, 0);
         else
@@ -122,6 +124,7 @@ static inline int quired_run(struct quired *q, const char *const *flags,
     q->pid = fork();
     assert_true(q->pid >= 0);
     if (q->pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
         dup2(out[1], 1);
         dup2(out[1], 2);
         quired_exec(flags, environment);

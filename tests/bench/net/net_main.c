@@ -75,14 +75,33 @@ static void bench_decode(quire_client *client, const char *where)
            l.step_us / l.ping_us <= 3 ? "" : "  SHORT");
 }
 
+/* Numbers of 1 .. 1Mi, in order; false for anything else. */
+static bool read_options(int argc, char **argv, struct options *o)
+{
+    uint32_t *const fields[] = {&o->tokens, &o->layers, &o->rounds, &o->threads};
+
+    if (argc > 5)
+        return false;
+    for (int i = 1; i < argc; i++) {
+        char *end;
+        const unsigned long n = strtoul(argv[i], &end, 10);
+        if (*end || n < 1 || n > 1u << 20)
+            return false;
+        *fields[i - 1] = (uint32_t)n;
+    }
+    return true;
+}
+
 int main(int argc, char **argv)
 {
-    const struct options o = {
-        argc > 1 ? (uint32_t)atoi(argv[1]) : 4096, argc > 2 ? (uint32_t)atoi(argv[2]) : 8,
-        argc > 3 ? (uint32_t)atoi(argv[3]) : 5, argc > 4 ? (uint32_t)atoi(argv[4]) : 1};
+    struct options o = {4096, 8, 5, 1};
     struct net_server server;
     struct net_data data;
 
+    if (!read_options(argc, argv, &o)) {
+        fprintf(stderr, "usage: net [tokens [layers [rounds [client threads]]]]\n");
+        return 2;
+    }
     net_server_start(&server);
     net_data_make(&data, o.tokens, o.layers);
     printf("%u tokens x %u layers, 8 KV heads, d 128: %.0f MB of FP16; best of %u\n", o.tokens,

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -53,6 +54,7 @@ void net_server_start(struct net_server *server)
     if (server->pid < 0)
         fail("fork");
     if (server->pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL); /* a failed run leaves no server behind */
         close(ready[0]);
         run_server(server, ready[1]);
     }
