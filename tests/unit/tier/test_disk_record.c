@@ -121,7 +121,9 @@ static void lanes_read_back_as_written(void **state)
 
     qr_disk_lane_write(&lane, bytes);
     assert_ok(qr_disk_lane_read(bytes, sizeof(bytes), &back));
-    assert_memory_equal(&lane, &back, sizeof(lane));
+    assert_int_equal(back.sealed, lane.sealed);
+    assert_int_equal(back.cut_sequence, lane.cut_sequence);
+    assert_int_equal(back.cut_length, lane.cut_length);
     for (size_t n = 0; n < sizeof(bytes); n++)
         assert_status(QUIRE_ECORRUPT, qr_disk_lane_read(bytes, n, &back));
     bytes[31] = 1;
