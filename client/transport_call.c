@@ -279,6 +279,14 @@ static gpr_timespec deadline_of(uint64_t deadline_ns)
                         gpr_time_from_nanos(left > 0 ? left : 0, GPR_TIMESPAN));
 }
 
+/* Leaves `armed`, which the queue's threads read before anything of the tag, to start_batch. */
+static void set_tag(struct qr_tag *tag, void (*run)(struct qr_call *call, bool ok),
+                    struct qr_call *call)
+{
+    tag->run = run;
+    tag->call = call;
+}
+
 struct qr_call *qr_call_new(struct qr_transport *transport,
                             const struct qr_call_options *options,
                             const struct qr_call_events *events, void *context)
@@ -300,11 +308,11 @@ struct qr_call *qr_call_new(struct qr_transport *transport,
     grpc_metadata_array_init(&call->initial);
     grpc_metadata_array_init(&call->trailing);
     call->wait_for_ready = options->wait_for_ready;
-    call->unary = (struct qr_tag){.run = on_unary, .call = call};
-    call->sent = (struct qr_tag){.run = on_sent, .call = call};
-    call->closed = (struct qr_tag){.run = on_closed, .call = call};
-    call->arrived = (struct qr_tag){.run = on_arrived, .call = call};
-    call->ended = (struct qr_tag){.run = on_ended, .call = call};
+    set_tag(&call->unary, on_unary, call);
+    set_tag(&call->sent, on_sent, call);
+    set_tag(&call->closed, on_closed, call);
+    set_tag(&call->arrived, on_arrived, call);
+    set_tag(&call->ended, on_ended, call);
     call->grpc = grpc_channel_create_registered_call(
         transport->channel, NULL, GRPC_PROPAGATE_DEFAULTS, transport->queue,
         transport->methods[options->method], deadline_of(options->deadline_ns), NULL);
