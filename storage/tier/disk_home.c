@@ -289,7 +289,7 @@ static quire_status enter_folder(const struct qr_disk_home_config *config,
 {
     const char *folder = config->folders[number];
     struct qr_disk_device *device = &home->devices[number];
-    struct qr_disk_identity identity;
+    struct qr_disk_identity identity = {0};
     quire_status status = open_folder(config->io, folder, device, e);
 
     if (status == QUIRE_OK)
@@ -307,7 +307,7 @@ static quire_status open_other(const struct qr_disk_home_config *config,
                                struct qr_disk_home *home, uint32_t number, bool making,
                                struct qr_error *e)
 {
-    enum found found;
+    enum found found = FOUND_NOTHING;
     quire_status status = look(config->folders[number], &found, e);
 
     if (status == QUIRE_OK && found == FOUND_IDENTITY)
@@ -354,7 +354,7 @@ static quire_status start_new(const struct qr_disk_home_config *config,
 static quire_status open_all(const struct qr_disk_home_config *config,
                              struct qr_disk_home *home, bool exists, struct qr_error *e)
 {
-    struct qr_disk_identity first;
+    struct qr_disk_identity first = {0};
     quire_status status;
 
     if (exists) {
@@ -383,7 +383,7 @@ quire_status qr_disk_home_open(const struct qr_disk_home_config *config,
                                struct qr_disk_home *out, struct qr_error *e)
 {
     struct qr_disk_home home = {.count = config->count, .version = QR_DISK_VERSION};
-    enum found first;
+    enum found first = FOUND_NOTHING;
 
     if (config->count == 0 || config->count > QR_DISK_DEVICES_MAX)
         return qr_error_set(e, QUIRE_EINVAL, "%u disk folders: 1 to %u", config->count,

@@ -121,7 +121,7 @@ void qr_tail_log_close(struct qr_tail_log **log)
 
 static bool group_grow(struct qr_tail_group *group, size_t bytes, uint32_t records)
 {
-    if (group->n + bytes > group->capacity) {
+    if (!group->bytes || group->n + bytes > group->capacity) {
         size_t capacity = group->capacity ? group->capacity : 65536;
         while (capacity < group->n + bytes)
             capacity *= 2;

@@ -12,6 +12,12 @@
 
 #define ENTRIES_START 4u
 
+static bool is_lane(const struct qr_tail_lane *at, const uint8_t session[QR_DISK_UUID_BYTES],
+                    uint32_t lane)
+{
+    return at->lane == lane && memcmp(at->session, session, QR_DISK_UUID_BYTES) == 0;
+}
+
 static struct qr_tail_lane **find(struct qr_tail_log *log,
                                   const uint8_t session[QR_DISK_UUID_BYTES], uint32_t lane)
 {
@@ -20,8 +26,7 @@ static struct qr_tail_lane **find(struct qr_tail_log *log,
     memcpy(&hash, session, sizeof(hash)); /* a uuid is random */
     hash = (hash + lane) * UINT64_C(0x9E3779B97F4A7C15);
     struct qr_tail_lane **at = &log->buckets[hash >> 50]; /* top 14 bits */
-    while (*at &&
-           ((*at)->lane != lane || memcmp((*at)->session, session, QR_DISK_UUID_BYTES) != 0))
+    while (*at && !is_lane(*at, session, lane))
         at = &(*at)->next;
     return at;
 }
@@ -33,7 +38,7 @@ find_or_make(struct qr_tail_log *log, const uint8_t session[QR_DISK_UUID_BYTES],
 {
     struct qr_tail_lane **at = find(log, session, lane);
 
-    if (*at)
+    if (*at != NULL)
         return *at;
     struct qr_tail_lane *made = calloc(1, sizeof(*made));
     if (!made)
