@@ -121,7 +121,8 @@ quire_status qr_ring_submit(struct qr_ring *ring, const struct qr_ring_op *op,
     assert(!ring->stopping);
     const quire_status status = accept_locked(ring, op, ticket_out);
     pthread_mutex_unlock(&ring->lock);
-    if (status == QUIRE_OK)
+    /* Refused: those before it may have counted on its wake. */
+    if (status != QUIRE_OK || !op->more)
         ring->engine->wake(ring);
     return status;
 }
@@ -457,8 +458,15 @@ void qr_ring_stat(struct qr_ring *ring, struct qr_ring_stat *out)
 void qr_ring_submit_waiting(struct qr_ring *ring, const struct qr_ring_op *op)
 {
     pthread_mutex_lock(&ring->lock);
-    while (accept_locked(ring, op, NULL) != QUIRE_OK)
+    while (accept_locked(ring, op, NULL) != QUIRE_OK) {
+        pthread_mutex_unlock(&ring->lock);
+        ring->engine->wake(ring);
+        pthread_mutex_lock(&ring->lock);
+        if (accept_locked(ring, op, NULL) == QUIRE_OK)
+            break;
         pthread_cond_wait(&ring->room, &ring->lock);
+    }
     pthread_mutex_unlock(&ring->lock);
-    ring->engine->wake(ring);
+    if (!op->more)
+        ring->engine->wake(ring);
 }

@@ -39,6 +39,7 @@ struct qr_ring_op {
     size_t capacity; /* of buffer: when it and the address allow whole blocks, the device moves
                         the bytes in place; else they go through a buffer of the ring */
     enum qr_ring_class urgency;
+    bool more;            /* another one follows at once: it need not start before that one */
     uint64_t deadline_ns; /* monotonic; 0: none. With one, bytes go through the ring's buffers,
                              so that the caller's is free again at the deadline even when the
                              device hangs */

@@ -165,6 +165,7 @@ quire_status qr_ring_run(struct qr_ring *ring, const struct qr_ring_op *ops, siz
         op.done = waiter_done;
         op.landed = NULL;
         op.arg = &w;
+        op.more = i + 1 < count;
         qr_ring_submit_waiting(ring, &op);
     }
     pthread_mutex_lock(&w.lock);

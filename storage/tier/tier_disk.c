@@ -235,6 +235,7 @@ static quire_status transfer_start(struct qr_disk *disk, enum qr_disk_op kind,
                                   .bytes = place->bytes,
                                   .capacity = transfer->capacity,
                                   .urgency = transfer->urgency,
+                                  .more = transfer->more,
                                   .deadline_ns = transfer->deadline_ns,
                                   .done = transfer->done,
                                   .arg = transfer->arg};

@@ -58,6 +58,7 @@ struct qr_disk_transfer {
     size_t capacity; /* without copies when the buffer begins on a 4 KiB border and this is at
                         least place.bytes rounded up to 4 KiB */
     enum qr_ring_class urgency;
+    bool more;            /* another one follows at once, see disk_ring.h */
     uint64_t deadline_ns; /* reads only: ETIMEOUT then, even when the device hangs; 0: none */
     qr_tier_done *done;
     void *arg;
