@@ -272,6 +272,8 @@ static void pending_consume(struct qr_tail_log *log, uint32_t count)
     struct qr_tail_group *group = &log->pending;
     const size_t cut = count < group->count ? group->records[count].at : group->n;
 
+    if (count == 0)
+        return;
     memmove(group->bytes, group->bytes + cut, group->n - cut);
     memmove(group->records, group->records + count,
             (group->count - count) * sizeof(*group->records));
