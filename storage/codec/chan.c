@@ -64,44 +64,28 @@ static void encode_channels(const struct qr_tensor *t, const struct part *p,
     qr_chan_kernels()->encode_channels(&g);
 }
 
-static void encode_one_token(const struct qr_tensor *t, const uint16_t *x, bool raw,
-                             uint8_t *row, uint16_t *pairs)
-{
-    if (!raw) {
-        qr_chan_kernels()->encode_token(x, t->dim, t->spec.bits, t->spec.group, row, pairs);
-        return;
-    }
-    memset(row, 0, qr_row_bytes(t->dim, t->spec.bits));
-    memset(pairs, 0, pairs_per_row(t) * 4);
-}
-
-/** A whole batch without raw rows starts at `token`, a multiple of 16. */
-static bool batch_at(const struct qr_tensor *t, const uint8_t *raw_bitmap, uint32_t token)
-{
-    if (token + QR_TOKENS_BATCH > t->tokens)
-        return false;
-    return raw_bitmap[token / 8] == 0 && raw_bitmap[token / 8 + 1] == 0;
-}
-
+/** Raw rows are encoded with the others, then cleared. */
 static void encode_tokens(const struct qr_tensor *t, const struct part *p,
                           const uint8_t *raw_bitmap, uint32_t first)
 {
-    const struct qr_chan_kernels *k = qr_chan_kernels();
     const size_t row_bytes = qr_row_bytes(t->dim, t->spec.bits), pairs = pairs_per_row(t);
-    const uint32_t last =
-        first + QR_TOKENS_BATCH < t->tokens ? first + QR_TOKENS_BATCH : t->tokens;
-    const uint16_t *x = p->in.data + first * p->in.token_stride;
-    uint8_t *row = p->codes + first * row_bytes;
-    uint16_t *out = p->scales + first * pairs * 2;
-    if (k->encode_tokens && batch_at(t, raw_bitmap, first) &&
-        k->encode_tokens(t, x, p->in.token_stride, row, out))
-        return;
-    for (uint32_t token = first; token < last; token++) {
-        encode_one_token(t, x, qr_page_is_raw(raw_bitmap, token), row, out);
-        x += p->in.token_stride;
-        row += row_bytes;
-        out += pairs * 2;
-    }
+    const uint32_t left = t->tokens - first;
+    const struct qr_token_batch batch = {
+        .x = p->in.data + first * p->in.token_stride,
+        .stride = p->in.token_stride,
+        .count = left < QR_TOKENS_BATCH ? left : QR_TOKENS_BATCH,
+        .dim = t->dim,
+        .bits = t->spec.bits,
+        .group = t->spec.group,
+        .codes = p->codes + first * row_bytes,
+        .pairs = p->scales + first * pairs * 2,
+    };
+    qr_chan_kernels()->encode_tokens(&batch);
+    for (uint32_t i = 0; i < batch.count; i++)
+        if (qr_page_is_raw(raw_bitmap, first + i)) {
+            memset(batch.codes + i * row_bytes, 0, row_bytes);
+            memset(batch.pairs + i * pairs * 2, 0, pairs * 4);
+        }
 }
 
 /** Tokens outside, heads inside: the input of a few tokens is read in whole. */

@@ -5,6 +5,7 @@
 #include "vector_avx2.h"
 
 #include "chan_simd.h"
+#include "encode_simd.h"
 
-const struct qr_chan_kernels qr_chan_avx2 = {encode_channels, encode_token, decode_channels,
-                                             decode_token,    NULL,         NULL};
+const struct qr_chan_kernels qr_chan_avx2 = {encode_channels, encode_tokens, decode_channels,
+                                             decode_token, NULL};

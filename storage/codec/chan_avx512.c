@@ -5,6 +5,7 @@
 #include "vector_avx512.h"
 
 #include "chan_simd.h"
+#include "encode_simd.h"
 #include "fused.h"
 
 static bool expand_fused(const struct qr_tensor *tensor, const uint8_t *codes,
@@ -21,6 +22,11 @@ static void encode_channels_fused(const struct qr_channel_group *group)
         encode_channels(group);
 }
 
-const struct qr_chan_kernels qr_chan_avx512 = {encode_channels_fused, encode_token,
-                                               decode_channels,       decode_token,
-                                               expand_fused,          qr_fused_encode_tokens};
+static void encode_tokens_fused(const struct qr_token_batch *batch)
+{
+    if (!qr_fused_encode_tokens(batch))
+        encode_tokens(batch);
+}
+
+const struct qr_chan_kernels qr_chan_avx512 = {encode_channels_fused, encode_tokens_fused,
+                                               decode_channels, decode_token, expand_fused};

@@ -72,6 +72,15 @@ static void encode_token(const uint16_t *x, uint32_t dim, uint32_t bits, uint32_
     }
 }
 
+static void encode_tokens(const struct qr_token_batch *b)
+{
+    const size_t pairs = (b->dim + b->group - 1u) / b->group * 2u;
+    for (uint32_t row = 0; row < b->count; row++)
+        encode_token(b->x + row * b->stride, b->dim, b->bits, b->group,
+                     b->codes + (size_t)row * qr_row_bytes(b->dim, b->bits),
+                     b->pairs + row * pairs);
+}
+
 static void decode_channels(const uint8_t *row, uint32_t dim, uint32_t bits,
                             const float *scales, float *out)
 {
@@ -89,5 +98,5 @@ static void decode_token(const uint8_t *row, uint32_t dim, uint32_t bits, uint32
     }
 }
 
-const struct qr_chan_kernels qr_chan_scalar = {encode_channels, encode_token, decode_channels,
-                                               decode_token,    NULL,         NULL};
+const struct qr_chan_kernels qr_chan_scalar = {encode_channels, encode_tokens, decode_channels,
+                                               decode_token, NULL};

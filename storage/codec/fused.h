@@ -20,9 +20,7 @@ qr_fused_fn qr_fused_lookup;
 
 /** Encode one group along tokens; false: not for this shape. */
 bool qr_fused_encode_channels(const struct qr_channel_group *group);
-/** Encode QR_TOKENS_BATCH rows of one head with groups along channels; false: not for this
- * shape or content. */
-bool qr_fused_encode_tokens(const struct qr_tensor *tensor, const uint16_t *x, size_t stride,
-                            uint8_t *codes, uint16_t *pairs);
+/** Encode rows with groups along channels; false: not for this shape or content. */
+bool qr_fused_encode_tokens(const struct qr_token_batch *batch);
 
 #endif

@@ -463,18 +463,17 @@ ALWAYS bool tokens_batch(const uint16_t *x, size_t stride, int planes, int units
     return true;
 }
 
-bool qr_fused_encode_tokens(const struct qr_tensor *t, const uint16_t *x, size_t stride,
-                            uint8_t *codes, uint16_t *pairs)
+bool qr_fused_encode_tokens(const struct qr_token_batch *b)
 {
-    if (t->dim != 128 || t->spec.group != RUN)
+    if (b->dim != 128 || b->group != RUN || b->count != BATCH)
         return false;
-    switch (t->spec.bits) {
+    switch (b->bits) {
     case 2:
-        return tokens_batch(x, stride, 8, 1, codes, pairs);
+        return tokens_batch(b->x, b->stride, 8, 1, b->codes, b->pairs);
     case 4:
-        return tokens_batch(x, stride, 4, 2, codes, pairs);
+        return tokens_batch(b->x, b->stride, 4, 2, b->codes, b->pairs);
     case 8:
-        return tokens_batch(x, stride, 2, 4, codes, pairs);
+        return tokens_batch(b->x, b->stride, 2, 4, b->codes, b->pairs);
     default:
         return false;
     }

@@ -47,14 +47,20 @@ struct qr_channel_group {
     uint16_t *scales;   /* dim scales, then dim minima */
 };
 
-/** Rows whose ranges are found together, before their codes. */
 #define QR_TOKENS_BATCH 16
+
+/** Rows of one head with groups along channels, at most QR_TOKENS_BATCH. */
+struct qr_token_batch {
+    const uint16_t *x; /* row i at x + i * stride */
+    size_t stride;     /* elements */
+    uint32_t count, dim, bits, group;
+    uint8_t *codes;  /* first row, rows follow each other */
+    uint16_t *pairs; /* {scale, minimum} of each group, row by row */
+};
 
 struct qr_chan_kernels {
     void (*encode_channels)(const struct qr_channel_group *group);
-    /** One token's row with groups along channels; pairs: {scale, minimum} each. */
-    void (*encode_token)(const uint16_t *x, uint32_t dim, uint32_t bits, uint32_t group,
-                         uint8_t *row, uint16_t *pairs);
+    void (*encode_tokens)(const struct qr_token_batch *batch);
     /** out = code * scale + minimum; scales: dim FP32 scales, then dim FP32 minima. */
     void (*decode_channels)(const uint8_t *row, uint32_t dim, uint32_t bits,
                             const float *scales, float *out);
@@ -64,10 +70,6 @@ struct qr_chan_kernels {
      * output, nothing was written. NULL: none. */
     bool (*expand_fused)(const struct qr_tensor *tensor, const uint8_t *codes,
                          const uint8_t *scales, const struct qr_expand *to);
-    /** QR_TOKENS_BATCH rows of a head at once, groups along channels; false: not for this shape
-     * or content, encode_token must do. NULL: none. */
-    bool (*encode_tokens)(const struct qr_tensor *tensor, const uint16_t *x, size_t stride,
-                          uint8_t *codes, uint16_t *pairs);
 };
 
 extern const struct qr_row_kernels qr_rows_scalar, qr_rows_avx2, qr_rows_avx512;

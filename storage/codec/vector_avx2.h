@@ -9,6 +9,7 @@
 
 #include <immintrin.h>
 #include <stdint.h>
+#include <string.h>
 
 #define LANES 8
 
@@ -146,14 +147,17 @@ static inline vf vf_from_u8(const uint8_t *p, uint32_t n)
         _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p)));
 }
 
-/** min(rint(x), top) as bytes; 0 <= x < 2^31. */
-static inline void vf_store_codes(uint8_t *p, vf x, uint32_t top, uint32_t n)
+static inline vh vh_set(uint16_t x)
 {
-    const __m256i q = _mm256_min_epi32(_mm256_cvtps_epi32(x), _mm256_set1_epi32((int)top));
-    const __m128i words =
-        _mm_packus_epi32(_mm256_castsi256_si128(q), _mm256_extracti128_si256(q, 1));
-    (void)n;
-    _mm_storel_epi64((__m128i *)(void *)p, _mm_packus_epi16(words, words));
+    return _mm_set1_epi16((int16_t)x);
+}
+
+/** min(rint(x), top); 0 <= x < 2^15. */
+static inline vh vh_codes(vf x, vh top)
+{
+    const __m256i q = _mm256_cvtps_epi32(x);
+    return _mm_min_epu16(
+        _mm_packus_epi32(_mm256_castsi256_si128(q), _mm256_extracti128_si256(q, 1)), top);
 }
 
 /** a where x >= limit in that lane, else b. */
@@ -212,6 +216,68 @@ static inline void vk_store_values(uint16_t *p, vk x, uint32_t n)
         _mm256_storeu_si256((__m256i *)(void *)p, vk_flip(x));
     else
         _mm_storeu_si128((__m128i *)(void *)p, _mm256_castsi256_si128(vk_flip(x)));
+}
+
+/** Smallest of every 8th key. */
+static inline __m128i vk_fold_min(vk x)
+{
+    return _mm_min_epi16(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+}
+
+static inline __m128i vk_fold_max(vk x)
+{
+    return _mm_max_epi16(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+}
+
+/* Halves that are plain 16-bit words. */
+
+static inline vk vk_load_words(const uint16_t *p)
+{
+    return _mm256_loadu_si256((const __m256i *)(const void *)p);
+}
+
+/** The first n words, or all. */
+static inline void vk_store_words(uint8_t *p, vk x, uint32_t n)
+{
+    if (n >= 2 * LANES) {
+        _mm256_storeu_si256((__m256i *)(void *)p, x);
+        return;
+    }
+    __m128i rest = _mm256_castsi256_si128(x);
+    if (n >= 8) {
+        _mm_storeu_si128((__m128i *)(void *)p, rest);
+        rest = _mm256_extracti128_si256(x, 1);
+        p += 16;
+    }
+    uint16_t words[8];
+    _mm_storeu_si128((__m128i *)(void *)words, rest);
+    for (uint32_t i = 0; i < n % 8; i++, p += 2)
+        memcpy(p, &words[i], 2);
+}
+
+static inline vk vk_and(vk a, vk b)
+{
+    return _mm256_and_si256(a, b);
+}
+
+static inline vk vk_or(vk a, vk b)
+{
+    return _mm256_or_si256(a, b);
+}
+
+static inline vk vk_xor(vk a, vk b)
+{
+    return _mm256_xor_si256(a, b);
+}
+
+static inline vk vk_shift_left(vk x, int n)
+{
+    return _mm256_slli_epi16(x, n);
+}
+
+static inline vk vk_shift_right(vk x, int n)
+{
+    return _mm256_srli_epi16(x, n);
 }
 
 /** Lanes i and i + 8 of 16 add up. */

@@ -147,11 +147,15 @@ static inline vf vf_from_u8(const uint8_t *p, uint32_t n)
     return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(lanes_of(n), p)));
 }
 
-/** min(rint(x), top) as bytes; 0 <= x < 2^31. */
-static inline void vf_store_codes(uint8_t *p, vf x, uint32_t top, uint32_t n)
+static inline vh vh_set(uint16_t x)
 {
-    const __m512i q = _mm512_min_epi32(_mm512_cvtps_epi32(x), _mm512_set1_epi32((int)top));
-    _mm_mask_storeu_epi8(p, lanes_of(n), _mm512_cvtepi32_epi8(q));
+    return _mm256_set1_epi16((int16_t)x);
+}
+
+/** min(rint(x), top); 0 <= x < 2^15. */
+static inline vh vh_codes(vf x, vh top)
+{
+    return _mm256_min_epu16(_mm512_cvtepi32_epi16(_mm512_cvtps_epi32(x)), top);
 }
 
 /** a where x >= limit in that lane, else b. */
@@ -200,6 +204,59 @@ static inline void vk_store_values(uint16_t *p, vk x, uint32_t n)
 {
     const vk flip = _mm512_srli_epi16(_mm512_srai_epi16(x, 15), 1);
     _mm512_mask_storeu_epi16(p, halves_of(n), _mm512_xor_si512(x, flip));
+}
+
+/** Smallest of every 8th key. */
+static inline __m128i vk_fold_min(vk x)
+{
+    const __m256i half =
+        _mm256_min_epi16(_mm512_castsi512_si256(x), _mm512_extracti64x4_epi64(x, 1));
+    return _mm_min_epi16(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
+}
+
+static inline __m128i vk_fold_max(vk x)
+{
+    const __m256i half =
+        _mm256_max_epi16(_mm512_castsi512_si256(x), _mm512_extracti64x4_epi64(x, 1));
+    return _mm_max_epi16(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
+}
+
+/* Halves that are plain 16-bit words. */
+
+static inline vk vk_load_words(const uint16_t *p)
+{
+    return _mm512_loadu_si512(p);
+}
+
+/** The first n words, or all. */
+static inline void vk_store_words(uint8_t *p, vk x, uint32_t n)
+{
+    _mm512_mask_storeu_epi16(p, halves_of(n), x);
+}
+
+static inline vk vk_and(vk a, vk b)
+{
+    return _mm512_and_si512(a, b);
+}
+
+static inline vk vk_or(vk a, vk b)
+{
+    return _mm512_or_si512(a, b);
+}
+
+static inline vk vk_xor(vk a, vk b)
+{
+    return _mm512_xor_si512(a, b);
+}
+
+static inline vk vk_shift_left(vk x, int n)
+{
+    return _mm512_slli_epi16(x, n);
+}
+
+static inline vk vk_shift_right(vk x, int n)
+{
+    return _mm512_srli_epi16(x, n);
 }
 
 /** Lanes i and i + 8 of 16 add up. */
