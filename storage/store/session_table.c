@@ -183,19 +183,26 @@ static struct qr_session *acquire_at(struct qr_store *store, uint32_t place)
     return session;
 }
 
+/* `used_ms` may be younger than `now_ms`: sessions are used while the tick walks over them. */
+static bool outlived(const struct qr_session *session, uint64_t now_ms)
+{
+    const uint64_t used_ms = atomic_load(&session->used_ms);
+
+    return now_ms > used_ms && now_ms - used_ms >= atomic_load(&session->ttl_ms);
+}
+
 /* Dropped when unused for its time to live, not leased, and nobody uses it now. */
 static bool expire(struct qr_session *session, uint64_t now_ms)
 {
     bool expired = false;
 
-    if (now_ms - atomic_load(&session->used_ms) < atomic_load(&session->ttl_ms))
+    if (!outlived(session, now_ms))
         return false;
     pthread_mutex_lock(&session->write_lock);
     pthread_mutex_lock(&session->lock);
     if (session->leased && now_ms >= session->lease_end_ms)
         session->leased = false;
-    if (!session->leased && !session->dead &&
-        now_ms - atomic_load(&session->used_ms) >= atomic_load(&session->ttl_ms)) {
+    if (!session->leased && !session->dead && outlived(session, now_ms)) {
         qr_session_empty(session);
         expired = true;
     }

@@ -173,6 +173,24 @@ static void unused_sessions_expire_and_handles_are_not_reused(void **state)
     fixture_end(&f);
 }
 
+/* A reader on another thread reads the clock after the tick did. */
+static void a_session_used_during_the_tick_stays(void **state)
+{
+    struct fixture f;
+    struct qr_session_info info;
+    (void)state;
+
+    fixture_start(&f, 8u << 20);
+    const struct qr_session_info s = fixture_open(&f, "a");
+    qr_session_close(f.store, f.ns, s.session, s.epoch);
+    fixture_now_ms += 1;
+    assert_ok(qr_session_touch(f.store, f.ns, s.session, 0, 0, 0, &info, NULL));
+    fixture_now_ms -= 1;
+    assert_int_equal(qr_store_tick(f.store), 0);
+    assert_ok(qr_session_info(f.store, f.ns, "a", &info, NULL));
+    fixture_end(&f);
+}
+
 static void dropping_needs_the_lease_to_be_over_or_force(void **state)
 {
     struct fixture f;
@@ -327,6 +345,7 @@ int main(void)
         cmocka_unit_test(namespaces_do_not_see_each_other),
         cmocka_unit_test(lists_names_in_order_page_by_page),
         cmocka_unit_test(unused_sessions_expire_and_handles_are_not_reused),
+        cmocka_unit_test(a_session_used_during_the_tick_stays),
         cmocka_unit_test(dropping_needs_the_lease_to_be_over_or_force),
         cmocka_unit_test(a_fetch_outlives_the_drop_of_its_session),
         cmocka_unit_test(forks_share_until_they_differ),
