@@ -141,7 +141,7 @@ static quire_status check_lanes(struct qr_append_job *job, struct qr_error *e)
     return qr_append_room_lanes(job, lanes, e);
 }
 
-static quire_status stage_tokens(struct qr_append_job *job, struct qr_error *e)
+quire_status qr_append_stage_blocks(struct qr_append_job *job, struct qr_error *e)
 {
     const struct qr_append *append = job->append;
     struct qr_blocks *blocks = &job->session->blocks;
@@ -188,8 +188,6 @@ quire_status qr_append_begin(struct qr_store *store, uint32_t ns,
         status = check_request(session, append, e);
     if (status == QUIRE_OK)
         status = check_lanes(job, e);
-    if (status == QUIRE_OK)
-        status = stage_tokens(job, e);
     if (status == QUIRE_OK)
         *out = job;
     else

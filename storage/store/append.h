@@ -55,6 +55,9 @@ struct qr_append_job {
 quire_status qr_append_begin(struct qr_store *store, uint32_t ns,
                              const struct qr_append *append, struct qr_append_job **out,
                              struct qr_error *e);
+/** Room for the ids of the blocks that the request reaches, and its token ids staged. Only
+ * after its payload was found to be that long: the room stays the session's. */
+quire_status qr_append_stage_blocks(struct qr_append_job *job, struct qr_error *e);
 /** Commit when status is OK, give everything back otherwise; releases the job. */
 quire_status qr_append_finish(struct qr_append_job *job, quire_status status,
                               struct qr_append_result *out, struct qr_error *e);

@@ -162,6 +162,8 @@ static quire_status append_page(struct page_job *p, size_t page_bytes, struct qr
     quire_status status = check_place(p, e);
 
     if (status == QUIRE_OK)
+        status = qr_append_stage_blocks(p->job, e);
+    if (status == QUIRE_OK)
         status = receive(p, page_bytes, e);
     if (status == QUIRE_OK)
         status = qr_append_stage_lane(p->job, p->lane, e);

@@ -305,6 +305,8 @@ quire_status qr_append_rows(struct qr_store *store, uint32_t ns, const struct qr
         return status;
     job->source = rows;
     status = check_source(job, rows, e);
+    if (status == QUIRE_OK)
+        status = qr_append_stage_blocks(job, e);
     for (uint32_t i = 0; i < append->layers && status == QUIRE_OK; i++) {
         struct qr_lane *lane =
             qr_session_lane(job->session, append->first_layer + i, append->shard);

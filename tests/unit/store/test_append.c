@@ -255,6 +255,24 @@ static void senseless_requests_are_refused(void **state)
     fixture_end(&f);
 }
 
+/* What a request claims takes no room before its rows are found to be there. */
+static void rows_that_are_not_there_take_no_metadata(void **state)
+{
+    struct fixture f;
+    struct qr_append_result result;
+    struct qr_error e;
+    (void)state;
+
+    fixture_start(&f, 16u << 20);
+    const struct qr_session_info s = fixture_open(&f, "a");
+    const double before = fixture_metric(&f, "metadata_bytes");
+    const struct qr_append claims = fixture_all(&s, 0, 1u << 20);
+    struct memory_source m = memory_source("12", 2);
+    assert_status(QUIRE_EINVAL, qr_append_rows(f.store, f.ns, &claims, &m.source, &result, &e));
+    assert_int_equal((long)fixture_metric(&f, "metadata_bytes"), (long)before);
+    fixture_end(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -267,6 +285,7 @@ int main(void)
         cmocka_unit_test(bad_values_name_their_place_and_change_nothing),
         cmocka_unit_test(other_dtypes_are_rounded_to_fp16),
         cmocka_unit_test(senseless_requests_are_refused),
+        cmocka_unit_test(rows_that_are_not_there_take_no_metadata),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
