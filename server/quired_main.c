@@ -210,17 +210,19 @@ static quire_status set_up_ready(struct quired *d, struct qr_error *e)
     char fresh[QR_OPTION_TEXT_MAX + 8];
     quire_status status = QUIRE_OK;
 
-    for (uint32_t i = 0; i < d->address_count; i++)
-        QR_LOG(QR_LOG_INFO, "server.ready", QR_LOG_STR("address", d->addresses[i].text));
     if (path[0]) { /* whole or not at all: whoever waits for it reads it at once */
         snprintf(fresh, sizeof(fresh), "%s.new", path);
         status = write_addresses(d, fopen(fresh, "we"), path, e);
         if (!status && rename(fresh, path))
             status =
                 qr_error_set(e, QUIRE_EIO, "%s cannot be written: %s", path, strerror(errno));
+        if (status)
+            (void)unlink(fresh);
     }
     if (!status && d->command.ready_fd >= 0)
         status = write_addresses(d, fdopen(d->command.ready_fd, "w"), "--ready-fd", e);
+    for (uint32_t i = 0; !status && i < d->address_count; i++)
+        QR_LOG(QR_LOG_INFO, "server.ready", QR_LOG_STR("address", d->addresses[i].text));
     return status;
 }
 

@@ -136,7 +136,6 @@ struct qr_rpc {
     atomic_bool draining, closing; /* atomic */
     atomic_bool server_down;       /* atomic: the shutdown event has come */
     _Atomic uint64_t generation;   /* atomic: counts qr_rpc_notify */
-    bool is_started;
     struct qr_event shutdown;
     struct qr_counter calls_count, failed, unknown, canceled_count, stalled, refused, bytes_in,
         bytes_out, live, watches, pins;
@@ -144,6 +143,8 @@ struct qr_rpc {
 
 /* rpc_worker.c */
 quire_status qr_worker_start(struct qr_worker *worker, struct qr_error *e);
+/** Run the next event of the worker's queue, if one comes in time. False: the queue is shut. */
+bool qr_worker_step(struct qr_worker *worker, gpr_timespec deadline);
 void qr_worker_arm(struct qr_worker *worker, uint32_t method_index);
 void qr_worker_add(struct qr_worker *worker, struct qr_call *call);
 void qr_worker_remove(struct qr_worker *worker, struct qr_call *call);

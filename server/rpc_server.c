@@ -129,7 +129,6 @@ quire_status qr_rpc_start(struct qr_rpc *rpc, struct qr_error *e)
     if (status)
         return status;
     grpc_server_start(rpc->server);
-    rpc->is_started = true;
     for (uint32_t i = 0; !status && i < rpc->config.threads; i++)
         status = qr_worker_start(&rpc->workers[i], e);
     return status;
@@ -204,8 +203,7 @@ static void end_worker(struct qr_worker *worker)
     if (worker->started)
         pthread_join(worker->thread, NULL);
     else
-        while (grpc_completion_queue_next(worker->cq, gpr_inf_future(GPR_CLOCK_REALTIME), NULL)
-                   .type != GRPC_QUEUE_SHUTDOWN)
+        while (qr_worker_step(worker, gpr_inf_future(GPR_CLOCK_MONOTONIC)))
             ;
     grpc_completion_queue_destroy(worker->cq);
     qr_scratch_destroy(&worker->scratch);
@@ -214,15 +212,23 @@ static void end_worker(struct qr_worker *worker)
     free(worker->starved);
 }
 
-/* A server that never served must be shut down all the same before it is destroyed. */
-static void shut_unstarted(struct qr_rpc *rpc)
+/* A server must be shut down before its queues are, also one whose start-up failed half-way:
+ * then what comes from the queue of a worker that has no thread is taken here. */
+static void shut_down(struct qr_rpc *rpc)
 {
-    grpc_completion_queue *cq = rpc->workers ? rpc->workers[0].cq : NULL;
+    struct qr_worker *first = rpc->workers;
 
-    if (!cq || rpc->is_started)
+    if (!first || !first->cq || atomic_load(&rpc->server_down))
         return;
-    grpc_server_shutdown_and_notify(rpc->server, cq, NULL);
-    (void)grpc_completion_queue_next(cq, gpr_inf_future(GPR_CLOCK_REALTIME), NULL);
+    atomic_store(&rpc->closing, true);
+    grpc_server_shutdown_and_notify(rpc->server, first->cq,
+                                    qr_event_hand(&rpc->shutdown, server_is_down, rpc));
+    grpc_server_cancel_all_calls(rpc->server);
+    while (!is_empty(rpc))
+        if (first->started)
+            nap();
+        else
+            (void)qr_worker_step(first, gpr_time_0(GPR_CLOCK_MONOTONIC));
 }
 
 void qr_rpc_destroy(struct qr_rpc **pointer)
@@ -231,8 +237,8 @@ void qr_rpc_destroy(struct qr_rpc **pointer)
 
     if (!rpc)
         return;
+    shut_down(rpc);
     qr_deferred_destroy(&rpc->deferred);
-    shut_unstarted(rpc);
     for (uint32_t i = 0; rpc->workers && i < rpc->config.threads; i++)
         end_worker(&rpc->workers[i]);
     grpc_server_destroy(rpc->server);

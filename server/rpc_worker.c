@@ -156,26 +156,31 @@ static gpr_timespec next_deadline(const struct qr_worker *worker)
                         gpr_time_from_millis((int64_t)wait_ms, GPR_TIMESPAN));
 }
 
+bool qr_worker_step(struct qr_worker *worker, gpr_timespec deadline)
+{
+    const grpc_event event = grpc_completion_queue_next(worker->cq, deadline, NULL);
+
+    if (event.type == GRPC_OP_COMPLETE)
+        qr_event_take(event.tag, event.success != 0);
+    return event.type != GRPC_QUEUE_SHUTDOWN;
+}
+
 static void *run(void *arg)
 {
     struct qr_worker *worker = arg;
-    const struct qr_rpc *rpc = worker->rpc;
 
-    for (uint32_t i = 0; i <= rpc->config.method_count; i++) {
-        const bool generic = i == rpc->config.method_count;
-        for (int k = 0; k < (generic ? QR_ARMED_GENERIC : QR_ARMED_CALLS); k++)
-            qr_worker_arm(worker, i);
-    }
-    worker->tick_ms = qr_clock_ms() + QR_TICK_MS;
-    for (;;) {
-        const grpc_event event =
-            grpc_completion_queue_next(worker->cq, next_deadline(worker), NULL);
-        if (event.type == GRPC_QUEUE_SHUTDOWN)
-            return NULL;
-        if (event.type == GRPC_OP_COMPLETE)
-            qr_event_take(event.tag, event.success != 0);
+    while (qr_worker_step(worker, next_deadline(worker)))
         tick(worker);
-    }
+    return NULL;
+}
+
+static void arm_all(struct qr_worker *worker)
+{
+    const size_t generic = worker->rpc->config.method_count;
+
+    for (uint32_t i = 0; i <= generic; i++)
+        for (int k = 0; k < (i == generic ? QR_ARMED_GENERIC : QR_ARMED_CALLS); k++)
+            qr_worker_arm(worker, i);
 }
 
 quire_status qr_worker_start(struct qr_worker *worker, struct qr_error *e)
@@ -188,6 +193,10 @@ quire_status qr_worker_start(struct qr_worker *worker, struct qr_error *e)
     if (!worker->fragments || !worker->flat || !worker->starved ||
         qr_scratch_create(&worker->scratch, config->message_bytes_max))
         return qr_error_set(e, QUIRE_ENOMEM, "no memory for a server thread's buffers");
+    /* Before the thread runs: a server that fails to start may end before it would get to it.
+     */
+    arm_all(worker);
+    worker->tick_ms = qr_clock_ms() + QR_TICK_MS;
     if (pthread_create(&worker->thread, NULL, run, worker))
         return qr_error_set(e, QUIRE_ENOMEM, "cannot start a server thread");
     worker->started = true;

@@ -95,6 +95,28 @@ static void a_free_port_is_chosen_and_told(void **state)
     quired_clean(&q); /* the ready file is gone, too */
 }
 
+static void a_start_that_fails_at_the_end_ends_it(void **state)
+{
+    struct quired q;
+    (void)state;
+
+    quired_folder(&q);
+    const char *const cases[][4] = {{"--ready-file", "/nonexistent/f", "--server-threads", "1"},
+                                    {"--ready-file", "/nonexistent/f", "--server-threads", "3"},
+                                    {"--ready-fd", "99", "--server-threads", "1"}};
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        const char *flags[] = {"--listen",  q.target,    "--memory",  "16MiB", cases[i][0],
+                               cases[i][1], cases[i][2], cases[i][3], NULL};
+        alarm(20); /* a hang fails here */
+        const int code = quired_run(&q, flags, NULL);
+        alarm(0);
+        if (code != 1 || !strstr(q.output, "cannot be written") ||
+            strstr(q.output, "server.ready"))
+            fail_msg("%s %s: exit %d, \"%s\"", cases[i][0], cases[i][1], code, q.output);
+    }
+    quired_clean(&q); /* the socket is gone, too */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -102,6 +124,7 @@ int main(void)
         cmocka_unit_test(it_answers_questions_and_exits),
         cmocka_unit_test(a_second_server_does_not_take_the_socket),
         cmocka_unit_test(a_free_port_is_chosen_and_told),
+        cmocka_unit_test(a_start_that_fails_at_the_end_ends_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
