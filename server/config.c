@@ -10,6 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define WIRE_BYTES_MIN (24ull << 20)
+#define WIRE_SHARE 16 /* and one part in so many of the memory for pages */
+
 static const struct qr_option_row rows[QR_OPTION_COUNT] = {
 #define X(key, type, standard, minimum, maximum, prose)                                        \
     [QR_OPTION_##key] = {#key, standard, prose, QR_TYPE_##type, minimum, maximum},
@@ -251,6 +254,24 @@ bool qr_config_item(const struct qr_config *config, enum qr_option option, uint3
             return false;
         p += n + 1;
     }
+}
+
+/* The process may be larger than `memory` by a tenth and 64 MiB. The program, gRPC and the
+ * buffers of threads take up to 40 MiB of that. */
+void qr_config_derive(struct qr_config *config)
+{
+    struct qr_option_value *wire = &config->values[QR_OPTION_wire_memory];
+    const uint64_t memory = qr_config_number(config, QR_OPTION_memory);
+    const uint64_t floor = 2 * qr_config_number(config, QR_OPTION_max_message_bytes);
+    const uint64_t share = WIRE_BYTES_MIN + memory / WIRE_SHARE;
+
+    if (strcmp(wire->origin, "default"))
+        return;
+    if (share < wire->number)
+        wire->number = share;
+    if (floor > wire->number)
+        wire->number = floor;
+    snprintf(wire->origin, sizeof(wire->origin), "from memory and max_message_bytes");
 }
 
 quire_status qr_config_check(const struct qr_config *config, struct qr_error *e)

@@ -100,6 +100,8 @@ quire_status qr_command_parse(int argc, char *const *argv, char *const *environm
 /** Merge the flags that are options: --key value, --key=value. */
 quire_status qr_config_flags(struct qr_config *config, int argc, char *const *argv,
                              struct qr_error *e);
+/** After all layers: options that were not set and follow from others (wire_memory). */
+void qr_config_derive(struct qr_config *config);
 /** Limits that concern several options. */
 quire_status qr_config_check(const struct qr_config *config, struct qr_error *e);
 

@@ -4,6 +4,7 @@
  * of them does inside.
  */
 #include <errno.h>
+#include <limits.h>
 #include <malloc.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -20,7 +21,7 @@
 extern char **environ;
 
 #define LISTEN_MAX 8
-#define KEPT_BYTES (256 << 20) /* freed message memory that stays with the process */
+#define OVERHEAD_BYTES (48 << 20) /* beside `memory`: above it, freed memory is given back */
 #define ARENAS_MAX 4
 #define DEFERRED_THREADS_MAX 4 /* they wait for the store's attend threads */
 #define TICK_S 1
@@ -71,12 +72,13 @@ static quire_status set_up_log(struct quired *d, struct qr_error *e)
 }
 
 /* Message buffers come and go by the megabyte: giving them back to the kernel each time would
- * cost half of the speed. What is kept is bounded by wire_memory. */
+ * cost half of the speed. What is kept is bounded by wire_memory, and trim(). */
 static quire_status set_up_memory(struct quired *d, struct qr_error *e)
 {
-    (void)d;
+    const uint64_t wire_bytes = number(d, QR_OPTION_wire_memory);
+
     (void)e;
-    (void)mallopt(M_TRIM_THRESHOLD, KEPT_BYTES);
+    (void)mallopt(M_TRIM_THRESHOLD, wire_bytes < INT_MAX ? (int)wire_bytes : INT_MAX);
     (void)mallopt(M_MMAP_THRESHOLD, 32 << 20);
     (void)mallopt(M_ARENA_MAX, ARENAS_MAX);
     return QUIRE_OK;
@@ -249,6 +251,28 @@ static const struct set_up {
 
 /* ---- running ---------------------------------------------------------------------------- */
 
+static uint64_t resident_bytes(void)
+{
+    unsigned long pages = 0;
+    FILE *file = fopen("/proc/self/statm", "re");
+
+    if (!file)
+        return 0;
+    if (fscanf(file, "%*u %lu", &pages) != 1)
+        pages = 0;
+    fclose(file);
+    return (uint64_t)pages * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+/* A burst of messages leaves freed memory behind: none of it is kept near the bound. */
+static void trim(const struct quired *d)
+{
+    const uint64_t memory = number(d, QR_OPTION_memory);
+
+    if (resident_bytes() > memory + memory / 10 + OVERHEAD_BYTES)
+        (void)malloc_trim(0);
+}
+
 /* Until SIGTERM or SIGINT; the store's clock ticks meanwhile. */
 static int wait_for_end(struct quired *d)
 {
@@ -261,6 +285,7 @@ static int wait_for_end(struct quired *d)
         const int got = sigtimedwait(&set, NULL, &(struct timespec){.tv_sec = TICK_S});
         if (got > 0)
             return got;
+        trim(d);
         const uint32_t dropped = qr_store_tick(d->store);
         if (dropped)
             QR_LOG(QR_LOG_INFO, "sessions.expired", QR_LOG_U64("count", dropped));
@@ -324,6 +349,7 @@ static quire_status configure(struct quired *d, int argc, char **argv, struct qr
         status = qr_config_environment(&d->config, environ, e);
     if (!status)
         status = qr_config_flags(&d->config, argc, argv, e);
+    qr_config_derive(&d->config);
     if (!status)
         status = qr_config_check(&d->config, e);
     if (!status)
