@@ -77,22 +77,61 @@ static void sync_start(struct qr_disk *disk, struct sync_one *one)
         sync_done(one, QUIRE_ETIMEOUT); /* earlier syncs hang */
 }
 
-/* Devices that failed get no new pages until a sync succeeds again. */
-static void note_device(struct qr_disk *disk, uint32_t device, quire_status status)
+void qr_disk_device_failed(struct qr_disk *disk, uint32_t device, quire_status status)
 {
     const uint32_t bit = 1u << device;
-    const bool failed = status != QUIRE_OK;
 
-    if (failed)
-        qr_counter_add(&disk->sync_failures, 1);
-    if (failed == ((disk->failed_devices & bit) != 0))
+    atomic_store(&disk->probes[device].good, false);
+    if (atomic_fetch_or(&disk->failed_devices, bit) & bit)
         return;
-    disk->failed_devices ^= bit;
-    qr_disk_slabs_set_failed(disk->slabs, device, failed);
-    QR_LOG(failed ? QR_LOG_ERROR : QR_LOG_INFO,
-           failed ? "disk.device_failed" : "disk.device_back",
+    qr_disk_slabs_set_failed(disk->slabs, device, true);
+    QR_LOG(QR_LOG_ERROR, "disk.device_failed",
            QR_LOG_STR("folder", disk->config.folders[device]),
            QR_LOG_STR("status", qr_status_name(status)));
+}
+
+/* A sync's verdict: a failed device is back when a write and then a sync succeeded. */
+static void note_sync(struct qr_disk *disk, uint32_t device, quire_status status)
+{
+    const uint32_t bit = 1u << device;
+
+    if (status != QUIRE_OK) {
+        qr_counter_add(&disk->sync_failures, 1);
+        qr_disk_device_failed(disk, device, status);
+    } else if ((atomic_load(&disk->failed_devices) & bit) &&
+               atomic_load(&disk->probes[device].good)) {
+        atomic_fetch_and(&disk->failed_devices, ~bit);
+        qr_disk_slabs_set_failed(disk->slabs, device, false);
+        QR_LOG(QR_LOG_INFO, "disk.device_back",
+               QR_LOG_STR("folder", disk->config.folders[device]));
+    }
+}
+
+static void probe_done(void *arg, quire_status status)
+{
+    struct qr_disk_probe *probe = arg;
+
+    atomic_store(&probe->good, status == QUIRE_OK);
+    atomic_store(&probe->flying, false);
+}
+
+/* One at a time: on a device that hangs it waits as long as it takes. */
+static void probe_start(struct qr_disk *disk, uint32_t device)
+{
+    struct qr_disk_probe *probe = &disk->probes[device];
+    const struct qr_ring_op op = {.op = QR_DISK_WRITE,
+                                  .file = disk->ring_files[device],
+                                  .buffer = disk->headers + (size_t)device * QR_DISK_BLOCK,
+                                  .bytes = QR_DISK_BLOCK,
+                                  .capacity = QR_DISK_BLOCK,
+                                  .urgency = QR_RING_COMMIT,
+                                  .done = probe_done,
+                                  .arg = probe};
+
+    if (disk->home.devices[device].slab_fd < 0 || atomic_exchange(&probe->flying, true))
+        return;
+    if (qr_ring_submit(disk->ring, &op, NULL) != QUIRE_OK)
+        atomic_store(&probe->flying, false);
 }
 
 /* Sync the devices of a mask, and meanwhile the tail log on this thread. */
@@ -119,7 +158,7 @@ static quire_status sync_all(struct qr_disk *disk, uint32_t devices, bool tail,
     for (uint32_t d = 0; d < disk->home.count; d++) {
         status[d] = all.status[d];
         if (devices >> d & 1)
-            note_device(disk, d, status[d]);
+            note_sync(disk, d, status[d]);
     }
     pthread_cond_destroy(&all.all_done);
     pthread_mutex_destroy(&all.lock);
@@ -199,14 +238,30 @@ static void run_group(struct qr_disk *disk, struct qr_disk_commit *first)
 
 /* ---- the thread ------------------------------------------------------------------------- */
 
-static void upkeep(struct qr_disk *disk)
+static void heal_devices(struct qr_disk *disk)
 {
     quire_status ignored[QR_DISK_DEVICES_MAX];
+    const uint32_t failed = atomic_load(&disk->failed_devices);
+    uint32_t probed = 0;
+    for (uint32_t d = 0; d < disk->home.count; d++) {
+        if (!(failed >> d & 1))
+            continue;
+        if (atomic_load(&disk->probes[d].good))
+            probed |= 1u << d;
+        else
+            probe_start(disk, d);
+    }
+    if (probed)
+        (void)sync_all(disk, probed, false, ignored);
+}
+
+static void upkeep(struct qr_disk *disk)
+{
     struct qr_disk_index_stat stat;
     struct qr_error e = {0};
 
-    if (disk->failed_devices)
-        (void)sync_all(disk, disk->failed_devices, false, ignored);
+    heal_devices(disk);
+    qr_disk_slabs_grow_ahead(disk->slabs);
     qr_disk_index_stat(disk->index, &stat);
     if (stat.state != QR_DISK_WRITABLE)
         (void)qr_disk_index_recover(disk->index, NULL);

@@ -331,6 +331,8 @@ void qr_ring_landed(struct qr_ring *ring, struct qr_ring_request *r, ssize_t res
     count_locked(ring, r, status);
     free_locked(ring, r);
     pthread_mutex_unlock(&ring->lock);
+    if (status == QUIRE_EIO && op.op == QR_DISK_WRITE && ring->config.write_failed)
+        ring->config.write_failed(ring->config.arg, op.file);
     if (!answered)
         op.done(op.arg, status);
     else if (op.landed)

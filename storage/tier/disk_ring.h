@@ -57,7 +57,10 @@ struct qr_ring_config {
     uint32_t depth;        /* operations at the devices at once; 0: 16 a file */
     uint32_t queue_max;    /* operations accepted and not done; 0: 1024 */
     uint32_t buffer_bytes; /* of one of the ring's `depth` buffers; 0: 512 KiB */
-    bool no_uring;         /* fallback at once */
+    /** NULL, or told of each write that failed with EIO, before its done. Any ring thread. */
+    void (*write_failed)(void *arg, uint32_t file);
+    void *arg;
+    bool no_uring; /* fallback at once */
 };
 
 struct qr_ring_stat {

@@ -274,9 +274,8 @@ static bool take_in_turn(struct qr_disk_slabs *slabs, size_t bytes, struct qr_di
 
 /* ---- grow ------------------------------------------------------------------------------- */
 
-static bool may_grow(const struct qr_disk_slabs *slabs, const struct device *d, uint64_t now_ns)
+static bool may_grow(const struct device *d, uint64_t now_ns)
 {
-    (void)slabs;
     return !d->stat.failed && d->grown < d->regions_cap && d->full_until_ns <= now_ns;
 }
 
@@ -289,9 +288,8 @@ static bool grow_one(struct qr_disk_slabs *slabs, uint32_t number)
     const int fd = slabs->config.home->devices[number].slab_fd;
 
     pthread_mutex_unlock(&slabs->lock);
-    int error = io->allocate(io, fd, at, slabs->region_bytes);
-    if (error == 0)
-        error = io->sync_all(io, fd);
+    /* Not synced here: the sync of the first commit in the region makes it durable. */
+    const int error = io->allocate(io, fd, at, slabs->region_bytes);
     pthread_mutex_lock(&slabs->lock);
     if (error == 0) {
         d->grown++;
@@ -311,7 +309,7 @@ static bool grow_any(struct qr_disk_slabs *slabs)
     for (uint32_t i = 0; i < slabs->count; i++) {
         uint32_t best = NONE;
         for (uint32_t n = 0; n < slabs->count; n++) {
-            if (may_grow(slabs, &slabs->devices[n], now_ns) &&
+            if (may_grow(&slabs->devices[n], now_ns) &&
                 (best == NONE || slabs->devices[n].grown < slabs->devices[best].grown))
                 best = n;
         }
@@ -321,6 +319,20 @@ static bool grow_any(struct qr_disk_slabs *slabs)
             return true;
     }
     return false;
+}
+
+void qr_disk_slabs_grow_ahead(struct qr_disk_slabs *slabs)
+{
+    pthread_mutex_lock(&slabs->grow_lock);
+    pthread_mutex_lock(&slabs->lock);
+    for (uint32_t n = 0; n < slabs->count; n++) {
+        struct device *d = &slabs->devices[n];
+        if (d->regions_used > 0 && region_find(d) == NONE &&
+            may_grow(d, slabs->config.clock_ns()))
+            (void)grow_one(slabs, n);
+    }
+    pthread_mutex_unlock(&slabs->lock);
+    pthread_mutex_unlock(&slabs->grow_lock);
 }
 
 quire_status qr_disk_slabs_reserve(struct qr_disk_slabs *slabs, size_t bytes,

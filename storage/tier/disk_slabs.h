@@ -58,6 +58,9 @@ quire_status qr_disk_slabs_mark(struct qr_disk_slabs *slabs, const struct qr_dis
  */
 quire_status qr_disk_slabs_reserve(struct qr_disk_slabs *slabs, size_t bytes,
                                    struct qr_disk_place *out);
+/** Add a region to each file in use that has none free, so that reserve need not. Any thread.
+ */
+void qr_disk_slabs_grow_ahead(struct qr_disk_slabs *slabs);
 /** The slot is free at once, so nothing durable may name it any more. Any thread. */
 void qr_disk_slabs_release(struct qr_disk_slabs *slabs, const struct qr_disk_place *place);
 

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "disk_class.h"
+#include "disk_identity.h"
 #include "storage/base/clock.h"
 #include "storage/base/log.h"
 #include "tier_disk_impl.h"
@@ -95,6 +96,32 @@ static quire_status open_tail(struct qr_disk *disk, struct qr_error *e)
     return qr_tail_log_open(&tail, &disk->tail, e);
 }
 
+static void write_failed(void *arg, uint32_t file)
+{
+    struct qr_disk *disk = arg;
+
+    for (uint32_t d = 0; d < disk->home.count; d++) {
+        if (disk->home.devices[d].slab_fd >= 0 && disk->ring_files[d] == file)
+            qr_disk_device_failed(disk, d, QUIRE_EIO);
+    }
+}
+
+/* The first blocks again, for probes of failed devices. */
+static quire_status make_headers(struct qr_disk *disk, struct qr_error *e)
+{
+    struct qr_disk_identity identity = {.version = disk->home.version,
+                                        .count = disk->home.count};
+
+    memcpy(identity.store, disk->home.store, sizeof(identity.store));
+    memcpy(identity.device_ids, disk->home.device_ids, sizeof(identity.device_ids));
+    disk->headers = aligned_alloc(QR_DISK_BLOCK, (size_t)disk->home.count * QR_DISK_BLOCK);
+    if (!disk->headers)
+        return qr_error_set(e, QUIRE_ENOMEM, "no memory for the disk tier");
+    for (; identity.device < disk->home.count; identity.device++)
+        qr_disk_slab_header_write(&identity, disk->headers + identity.device * QR_DISK_BLOCK);
+    return QUIRE_OK;
+}
+
 static quire_status open_ring(struct qr_disk *disk, struct qr_error *e)
 {
     struct qr_ring_config ring = {.io = disk->config.io,
@@ -102,6 +129,8 @@ static quire_status open_ring(struct qr_disk *disk, struct qr_error *e)
                                   .queue_max = disk->config.ring_queue_max,
                                   .no_uring = disk->config.no_uring};
 
+    ring.write_failed = write_failed;
+    ring.arg = disk;
     for (uint32_t d = 0; d < disk->home.count; d++) {
         if (disk->home.devices[d].slab_fd < 0)
             continue;
@@ -192,6 +221,8 @@ quire_status qr_disk_open(const struct qr_disk_config *config, qr_disk_page_fn *
     if (status == QUIRE_OK)
         status = open_tail(disk, e);
     if (status == QUIRE_OK)
+        status = make_headers(disk, e);
+    if (status == QUIRE_OK)
         status = open_ring(disk, e);
     if (status == QUIRE_OK)
         status = qr_disk_commit_start(disk, e);
@@ -215,6 +246,7 @@ void qr_disk_close(struct qr_disk **disk)
     qr_disk_index_close(&d->index);
     qr_disk_slabs_destroy(&d->slabs);
     qr_disk_home_close(d->config.io, &d->home);
+    free(d->headers);
     pthread_cond_destroy(&d->work);
     pthread_mutex_destroy(&d->lock);
     free(d);

@@ -6,9 +6,16 @@
 #define QR_TIER_DISK_IMPL_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "storage/base/counter.h"
 #include "tier_disk.h"
+
+/** Whether a failed device takes writes again: its first block is written once more. */
+struct qr_disk_probe {
+    _Atomic bool flying; /* atomic: set by the commit thread, cleared when it has landed */
+    _Atomic bool good;   /* atomic: the last one succeeded */
+};
 
 struct qr_disk {
     struct qr_tier tier;                      /* first: the two pointers are one */
@@ -29,10 +36,14 @@ struct qr_disk {
     pthread_cond_t work;
     struct qr_disk_commit *first, *last; /* guarded by lock */
     bool stopping;                       /* guarded by lock */
-    uint32_t failed_devices;             /* owner: commit thread */
+    _Atomic uint32_t failed_devices;     /* atomic: bits; set by anyone, cleared by committer */
+    struct qr_disk_probe probes[QR_DISK_DEVICES_MAX];
+    uint8_t *headers; /* const: [devices] blocks, what the slab files begin with */
     struct qr_counter commits, groups, sync_failures, in_doubt;
 };
 
+/** No new slots on it until a probe and a sync succeed. Any thread. */
+void qr_disk_device_failed(struct qr_disk *disk, uint32_t device, quire_status status);
 /** Start and end the commit thread. ENOMEM. */
 quire_status qr_disk_commit_start(struct qr_disk *disk, struct qr_error *e);
 void qr_disk_commit_stop(struct qr_disk *disk);

@@ -51,6 +51,7 @@ struct fault_io {
     _Atomic uint64_t fail_count;  /* how many fail from there on */
     _Atomic int error;            /* positive errno */
     _Atomic uint64_t short_bytes; /* most that a read or write moves; 0: all */
+    _Atomic int write_fd;         /* the gate fails its writes with EIO; -1: none */
     _Atomic int hang_fd;          /* the gate holds its operations; -1: none */
 };
 
@@ -129,9 +130,10 @@ static inline ssize_t fault_gate(struct qr_disk_io *io, enum qr_disk_op op, int 
 {
     struct fault_io *f = (struct fault_io *)(void *)io;
 
-    (void)op;
     if (atomic_load(&f->hang_fd) == fd)
         return QR_DISK_GATE_HANG;
+    if (op == QR_DISK_WRITE && atomic_load(&f->write_fd) == fd)
+        return -EIO;
     const int error = fault_check(io);
     return error ? error : (ssize_t)fault_shorten(io, n);
 }
@@ -149,6 +151,7 @@ static inline void fault_init(struct fault_io *f)
                                   .unlink = fault_unlink,
                                   .gate = fault_gate},
                            .error = EIO,
+                           .write_fd = -1,
                            .hang_fd = -1};
 }
 

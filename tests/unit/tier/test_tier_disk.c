@@ -190,25 +190,60 @@ static void a_failed_device_leaves_the_other_serving_and_comes_back(void **state
     teardown(&f);
 }
 
+/* The slab file of the second device. */
+static int second_slab_fd(void)
+{
+    for (int fd = 3; fd < 200; fd++) {
+        char link[64], path[400] = "";
+        snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+        if (readlink(link, path, sizeof(path) - 1) > 0 && strstr(path, "device1/slabs"))
+            return fd;
+    }
+    return -1;
+}
+
+static bool second_is_failed(struct fixture *f)
+{
+    struct qr_disk_stat stat;
+    qr_disk_stat(f->disk, &stat);
+    return stat.device[1].failed;
+}
+
+static void a_device_that_takes_no_writes_gets_none(void **state)
+{
+    struct fixture f;
+    uint32_t failures = 0;
+    (void)state;
+
+    setup(&f, 2);
+    assert_ok(test_put(f.disk, 0, 8, 100000, NULL));
+    atomic_store(&f.fault.write_fd, second_slab_fd());
+    for (uint32_t i = 0; i < 20; i++)
+        failures += test_put(f.disk, 100 + i, 1, 100000, NULL) != QUIRE_OK;
+    assert_true(failures >= 1 && failures <= 2); /* it never came back by its syncs alone */
+    assert_true(second_is_failed(&f));
+    atomic_store(&f.fault.write_fd, -1);
+    for (int i = 0; i < 4000 && second_is_failed(&f); i++)
+        usleep(5000);
+    assert_false(second_is_failed(&f));
+    for (uint64_t n = 0; n < 8; n++)
+        assert_ok(test_get(f.disk, n));
+    teardown(&f);
+}
+
 static void a_hanging_device_times_out_and_the_other_goes_on(void **state)
 {
     struct fixture f;
     struct qr_disk_place places[8];
     static uint8_t got[TEST_PAGE_MAX];
     struct qr_disk_commit commit = {0};
-    int hang = -1;
     (void)state;
 
     setup(&f, 2);
     f.config.sync_timeout_ms = 2000; /* long for a busy machine, short for a test */
     assert_int_equal(reopen(&f), 0);
     assert_ok(test_put(f.disk, 0, 8, 100000, places));
-    for (int fd = 3; fd < 200 && hang < 0; fd++) { /* the second device's slab file */
-        char link[64], path[400] = "";
-        snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
-        if (readlink(link, path, sizeof(path) - 1) > 0 && strstr(path, "device1/slabs"))
-            hang = fd;
-    }
+    const int hang = second_slab_fd();
     assert_true(hang >= 0);
     atomic_store(&f.fault.hang_fd, hang);
     for (uint32_t i = 0; i < 8; i++) {
@@ -222,13 +257,8 @@ static void a_hanging_device_times_out_and_the_other_goes_on(void **state)
     for (uint32_t i = 0; i < 8; i++)
         assert_ok(test_put(f.disk, 50 + i, 1, 100000, NULL)); /* all on the first device */
     atomic_store(&f.fault.hang_fd, -1);
-    for (int i = 0; i < 4000; i++) {
-        struct qr_disk_stat stat;
-        qr_disk_stat(f.disk, &stat);
-        if (!stat.device[1].failed)
-            break;
+    for (int i = 0; i < 4000 && second_is_failed(&f); i++)
         usleep(5000);
-    }
     commit.devices = 2;
     assert_ok(qr_disk_commit_wait(f.disk, &commit));
     assert_ok(test_get(f.disk, 1));
@@ -353,6 +383,7 @@ int main(void)
         cmocka_unit_test(freed_slots_are_free_only_when_the_delete_is_durable),
         cmocka_unit_test(a_full_disk_refuses_and_keeps_serving),
         cmocka_unit_test(a_failed_device_leaves_the_other_serving_and_comes_back),
+        cmocka_unit_test(a_device_that_takes_no_writes_gets_none),
         cmocka_unit_test(a_hanging_device_times_out_and_the_other_goes_on),
         cmocka_unit_test(a_missing_device_is_a_miss_for_its_pages_only),
         cmocka_unit_test(entries_that_cannot_be_are_counted_and_left_out),
