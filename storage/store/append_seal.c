@@ -61,6 +61,39 @@ static bool same_rows(const struct qr_append_job *job, const struct qr_lane *lan
     return true;
 }
 
+/* The candidate's chunk as a page of this block id, in the scratch. */
+static quire_status encode(struct qr_append_job *job, const struct candidate *candidate,
+                           const uint8_t block_id[QR_HASH_BYTES], size_t *bytes_out,
+                           struct qr_error *e)
+{
+    const struct qr_session *session = job->session;
+    const struct qr_lane *lane = current(job)->lane;
+    struct qr_page_identity id;
+    struct qr_rows key, value;
+
+    qr_lane_identity(session, lane, candidate->block, &id);
+    memcpy(id.block_id, block_id, QR_HASH_BYTES);
+    const size_t most = qr_page_bytes_max(&id, &session->policy);
+    quire_status status = qr_append_room_scratch(job, most, e);
+    if (status != QUIRE_OK)
+        return status;
+    qr_chunk_rows(session, lane, candidate->chunk, &key, &value);
+    return qr_page_encode(&id, &session->policy, &key, &value, job->scratch, most, bytes_out,
+                          e);
+}
+
+/* Digests alone are not believed: a client may have sealed the page, and they say nothing about
+ * its codes. They spare encoding a block that is another one anyway. */
+static bool encodes_to(struct qr_append_job *job, const struct candidate *candidate,
+                       const struct qr_found *found, const struct qr_page_view *view)
+{
+    size_t bytes = 0;
+
+    return same_rows(job, current(job)->lane, candidate->chunk, view) &&
+           encode(job, candidate, found->block_id, &bytes, NULL) == QUIRE_OK &&
+           bytes == found->pinned.n && memcmp(job->scratch, found->pinned.bytes, bytes) == 0;
+}
+
 /* A resident page under our id: is it what we would store? */
 static bool same_contents(struct qr_append_job *job, const struct candidate *candidate,
                           const struct qr_found *found)
@@ -75,7 +108,7 @@ static bool same_contents(struct qr_append_job *job, const struct candidate *can
         return false;
     }
     if (candidate->chunk)
-        return same_rows(job, lane, candidate->chunk, &view);
+        return encodes_to(job, candidate, found, &view);
     return pinned->n == candidate->slot->bytes &&
            memcmp(pinned->bytes, qr_index_map(index, candidate->slot), pinned->n) == 0;
 }
@@ -85,21 +118,10 @@ static quire_status produce(struct qr_append_job *job, const struct candidate *c
                             const uint8_t block_id[QR_HASH_BYTES], struct qr_slot *slot,
                             struct qr_error *e)
 {
-    const struct qr_session *session = job->session;
-    const struct qr_lane *lane = current(job)->lane;
-    struct qr_index *index = session->store->index;
-    struct qr_page_identity id;
-    struct qr_rows key, value;
+    struct qr_index *index = job->session->store->index;
     size_t bytes;
+    quire_status status = encode(job, candidate, block_id, &bytes, e);
 
-    qr_lane_identity(session, lane, candidate->block, &id);
-    memcpy(id.block_id, block_id, QR_HASH_BYTES);
-    const size_t most = qr_page_bytes_max(&id, &session->policy);
-    quire_status status = qr_append_room_scratch(job, most, e);
-    if (status != QUIRE_OK)
-        return status;
-    qr_chunk_rows(session, lane, candidate->chunk, &key, &value);
-    status = qr_page_encode(&id, &session->policy, &key, &value, job->scratch, most, &bytes, e);
     if (status == QUIRE_OK)
         status = qr_index_reserve(index, bytes, slot, e);
     if (status == QUIRE_OK)

@@ -124,6 +124,37 @@ static void repeats_compare_with_pages_and_tails(void **state)
     fixture_end(&f);
 }
 
+/* Right row digests over wrong codes: nobody else may get them for the rows they stand for. */
+static void pages_that_lie_are_not_shared(void **state)
+{
+    struct fixture f;
+    struct qr_append_result result;
+    struct qr_error e;
+    struct qr_page_view view;
+    uint32_t ids[32];
+    (void)state;
+
+    fixture_start(&f, 16u << 20);
+    f.policy.window = 0;
+    for (uint32_t i = 0; i < ARRAY_LEN(ids); i++)
+        ids[i] = 7 + i;
+    const struct qr_session_info liar = fixture_open(&f, "liar"),
+                                 honest = fixture_open(&f, "b");
+    const struct sealed page = seal(&f, 0, 0, 1);
+    assert_ok(qr_page_open(page.bytes, page.n, &view, NULL));
+    memset(page.bytes + (view.key_codes - page.bytes), 0, 512); /* K of head 0 */
+    qr_page_finish((struct qr_page_header *)(void *)page.bytes);
+    struct qr_append append = place(&f, &liar, 0, 0);
+    append.token_ids = ids;
+    assert_ok(send(&f, &append, page, &result, &e));
+    append = fixture_all(&honest, 0, f.policy.page_tokens);
+    append.token_ids = ids;
+    assert_ok(fixture_append_as(&f, &append, 1, &result, &e));
+    (void)fixture_fetch_all(&f, &honest, 0, f.policy.page_tokens, 1);
+    free(page.bytes);
+    fixture_end(&f);
+}
+
 static void places_that_are_not_blocks_are_refused(void **state)
 {
     struct fixture f;
@@ -194,6 +225,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pages_and_rows_make_one_sequence),
         cmocka_unit_test(repeats_compare_with_pages_and_tails),
+        cmocka_unit_test(pages_that_lie_are_not_shared),
         cmocka_unit_test(places_that_are_not_blocks_are_refused),
         cmocka_unit_test(a_page_of_something_else_is_refused),
     };
