@@ -3,6 +3,7 @@
  * Session handles: open, close, and the calls about one session as a whole.
  * Its tokens are appended and read in other files.
  */
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,6 +58,12 @@ static quire_status check_open(const struct quire_open_options *o, struct qr_err
         return qr_error_set(e, QUIRE_EINVAL, "options.flags has EXCLUSIVE without CREATE");
     if ((o->flags & QUIRE_OPEN_FORCE) && !(o->flags & QUIRE_OPEN_WRITE))
         return qr_error_set(e, QUIRE_EINVAL, "options.flags has FORCE without WRITE");
+    if (o->epoch && (!(o->flags & QUIRE_OPEN_WRITE) ||
+                     (o->flags & (QUIRE_OPEN_FORCE | QUIRE_OPEN_EXCLUSIVE))))
+        return qr_error_set(e, QUIRE_EINVAL,
+                            "options.epoch is %" PRIu64
+                            ": joining needs WRITE, and neither FORCE nor EXCLUSIVE",
+                            o->epoch);
     if ((o->flags & QUIRE_OPEN_CREATE) && !o->fingerprint)
         return qr_error_set(e, QUIRE_EINVAL, "options.fingerprint is NULL; CREATE needs it");
     if (o->shard >= (o->head_shards ? o->head_shards : 1))
@@ -84,6 +91,7 @@ static quire_status adopt(const Quire__V1__OpenSessionReply *reply,
         return status;
     session->handle = info->session;
     session->epoch = (o->flags & QUIRE_OPEN_WRITE) ? info->epoch : 0;
+    session->joined = o->epoch != 0;
     session->head_shards = info->head_shards ? info->head_shards : 1;
     if (o->shard >= session->head_shards)
         return qr_error_set(e, QUIRE_EINVAL, "options.shard is %u; the session has %u shards",
@@ -117,6 +125,7 @@ static quire_status open_remote(struct quire_session *session,
     request.force = (o->flags & QUIRE_OPEN_FORCE) != 0;
     request.lease_ms = o->lease_ms;
     request.ttl_ms = o->ttl_ms;
+    request.join_epoch = o->epoch;
     quire_status status = qr_control(session->client, QR_METHOD_OPEN_SESSION, &request.base,
                                      &quire__v1__open_session_reply__descriptor, false, &op);
     if (status)
@@ -163,7 +172,7 @@ void quire_session_close(quire_session **session)
     struct quire_session *s = *session;
     const struct quire_error kept = *quire_last_error();
 
-    if (s->epoch) {
+    if (s->epoch && !s->joined) {
         Quire__V1__CloseSessionRequest request = QUIRE__V1__CLOSE_SESSION_REQUEST__INIT;
         request.session = s->handle;
         request.epoch = s->epoch;

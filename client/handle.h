@@ -33,6 +33,7 @@ struct quire_session {
     struct quire_client *client; /* const */
     char name[QR_NAME_MAX + 1];  /* const */
     uint64_t handle, epoch;      /* const: the server's; epoch 0 = a reader */
+    bool joined;                 /* const: the lease is another handle's to give back */
     uint32_t head_shards, shard; /* const */
     uint64_t serial;             /* const: unlike that of any other session of the client */
     uint32_t lease_ms;           /* const */

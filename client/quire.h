@@ -205,7 +205,16 @@ struct quire_open_options {
     uint32_t shard;       /* the one this handle appends, 0-based */
     uint32_t lease_ms;    /* 0: server default; renewed by appends and quire_session_touch */
     uint64_t ttl_ms;      /* 0: server default; a session unused for so long is dropped */
+    uint64_t epoch;       /* with WRITE: 0 takes the lease; else joins the one that this epoch
+                             holds, see below */
 };
+/*
+ * Tensor-parallel workers write one session under one lease: rank 0 opens it with WRITE and
+ * head_shards, hands quire_session_info's epoch to the others, and these open with WRITE, that
+ * epoch and their own shard. Joining renews the lease, EFENCED says that the epoch no longer
+ * holds it (with the one that does). A handle that joined does not give the lease back when it
+ * is closed; the one that took it does, for all, so it is closed last.
+ */
 QUIRE_API void quire_open_options_init(struct quire_open_options *options);
 
 struct quire_session_info {
@@ -225,13 +234,13 @@ struct quire_session_info {
 /**
  * Open or create a session by name (1 .. 255 bytes, no control characters). options: NULL =
  * open for reading. Errors: ENOTFOUND, EEXIST, ELEASE (epoch and retry_after_ms of the holder),
- * EMISMATCH, EINVAL, EFULL.
+ * EFENCED (the epoch to join), EMISMATCH, EINVAL, EFULL.
  */
 QUIRE_API quire_status quire_session_open(quire_client *client, const char *name,
                                           const struct quire_open_options *options,
                                           quire_session **out);
-/** Release the handle; a writer gives its lease back. The session stays in the store. NULL
- * allowed. */
+/** Release the handle; a writer that took the lease gives it back. The session stays in the
+ * store. NULL allowed. */
 QUIRE_API void quire_session_close(quire_session **session);
 QUIRE_API quire_status quire_session_info(quire_session *session,
                                           struct quire_session_info *out);

@@ -81,6 +81,7 @@ quire_status qr_handle_open_session(void *arg, const struct qr_request *request,
                                          .must_create = m->must_create,
                                          .write = m->write,
                                          .force = m->force,
+                                         .join_epoch = m->join_epoch,
                                          .lease_ms = m->lease_ms,
                                          .ttl_ms = m->ttl_ms};
     status = qr_session_open(service->store, request->ns, &open, &info, e);

@@ -5,6 +5,7 @@
  * The lease: one writer at a time. Each taking raises the epoch, and every mutation names the
  * epoch it belongs to, so that a writer that lost the lease is told so instead of writing. A
  * lease past its end may be taken by another writer; until somebody does, its holder goes on.
+ * A writer of several processes shares one epoch: the others join what the first one took.
  */
 #include "store_impl.h"
 
@@ -83,6 +84,20 @@ static quire_status take_lease(struct qr_session *session, const struct qr_sessi
     return QUIRE_OK;
 }
 
+/* check_writer, with another duration of the lease from now on; 0: as it is. */
+static quire_status renew_lease(struct qr_session *session, uint64_t epoch, uint32_t lease_ms,
+                                struct qr_error *e)
+{
+    const uint32_t before_ms = session->lease_ms;
+
+    if (lease_ms)
+        session->lease_ms = lease_ms;
+    const quire_status status = qr_session_check_writer(session, epoch, e);
+    if (status != QUIRE_OK)
+        session->lease_ms = before_ms;
+    return status;
+}
+
 static quire_status check_same(const struct qr_session *session,
                                const struct qr_session_open *open, struct qr_error *e)
 {
@@ -107,14 +122,17 @@ static quire_status check_same(const struct qr_session *session,
 }
 
 static quire_status open_existing(struct qr_session *session,
-                                  const struct qr_session_open *open, struct qr_error *e)
+                                  const struct qr_session_open *open, uint64_t *epoch_out,
+                                  struct qr_error *e)
 {
     quire_status status;
 
     pthread_mutex_lock(&session->lock);
     status = session->dead ? qr_session_gone(e, session->name) : check_same(session, open, e);
     if (status == QUIRE_OK && open->write)
-        status = take_lease(session, open, e);
+        status = open->join_epoch ? renew_lease(session, open->join_epoch, open->lease_ms, e)
+                                  : take_lease(session, open, e);
+    *epoch_out = session->epoch;
     pthread_mutex_unlock(&session->lock);
     if (status != QUIRE_OK)
         return status;
@@ -166,11 +184,12 @@ static quire_status open_once(struct qr_store *store, uint32_t ns,
 {
     struct qr_session *session = qr_session_acquire_name(store, ns, open->name);
     const bool created = !session;
+    uint64_t epoch = 1; /* of a new session; another writer may have raised it meanwhile */
     quire_status status;
 
     if (session)
-        status = open_existing(session, open, e);
-    else if (open->create)
+        status = open_existing(session, open, &epoch, e);
+    else if (open->create && open->join_epoch == 0)
         status = create(store, ns, open, &session, e);
     else
         status = qr_session_gone(e, open->name);
@@ -178,6 +197,8 @@ static quire_status open_once(struct qr_store *store, uint32_t ns,
         status = qr_session_describe(session, out, e);
     if (status == QUIRE_OK)
         out->created = created;
+    if (status == QUIRE_OK && open->write)
+        out->epoch = epoch;
     if (session)
         qr_session_release(session);
     return status;
@@ -193,11 +214,17 @@ quire_status qr_session_open(struct qr_store *store, uint32_t ns,
         return qr_error_set(e, QUIRE_EPERM, "namespace %u does not exist", ns);
     if (!open->name)
         return qr_error_set(e, QUIRE_EINVAL, "session name is missing");
+    if (open->join_epoch && (!open->write || open->force || open->must_create))
+        return qr_error_set(e, QUIRE_EINVAL,
+                            "joining epoch %" PRIu64 " needs write, and neither force nor "
+                            "must_create",
+                            open->join_epoch);
     for (int i = 0; i < 8; i++) {
         status = open_once(store, ns, open, out, e);
         const bool raced =
             (status == QUIRE_EEXIST && open->create && !open->must_create && i == 0) ||
-            (status == QUIRE_ENOTFOUND && open->create && open->fingerprint);
+            (status == QUIRE_ENOTFOUND && open->create && open->fingerprint &&
+             open->join_epoch == 0);
         if (!raced)
             break;
     }
@@ -256,12 +283,7 @@ quire_status qr_session_touch(struct qr_store *store, uint32_t ns, uint64_t hand
         return status;
     if (epoch != 0) {
         pthread_mutex_lock(&session->lock);
-        const uint32_t before_ms = session->lease_ms;
-        if (lease_ms)
-            session->lease_ms = lease_ms;
-        status = qr_session_check_writer(session, epoch, e);
-        if (status != QUIRE_OK)
-            session->lease_ms = before_ms;
+        status = renew_lease(session, epoch, lease_ms, e);
         pthread_mutex_unlock(&session->lock);
     }
     if (status == QUIRE_OK) {

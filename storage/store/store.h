@@ -55,8 +55,10 @@ struct qr_session_open {
     const struct qr_policy *policy; /* NULL: default on create, whatever is there on open */
     uint32_t head_shards;           /* 0 = 1 on create, whatever is there on open */
     bool create, must_create, write, force;
-    uint32_t lease_ms; /* 0: default */
-    uint64_t ttl_ms;   /* 0: default */
+    uint64_t join_epoch; /* with write. 0: take the lease; else share the one that this epoch
+                            holds, or EFENCED: workers of one engine write under one epoch */
+    uint32_t lease_ms;   /* 0: default; joining: as it is */
+    uint64_t ttl_ms;     /* 0: default */
 };
 
 struct qr_session_info {

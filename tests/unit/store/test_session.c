@@ -57,6 +57,41 @@ static void a_second_writer_waits_or_forces(void **state)
     fixture_end(&f);
 }
 
+static void workers_share_an_epoch(void **state)
+{
+    struct fixture f;
+    struct qr_session_info joined;
+    struct qr_error e;
+    (void)state;
+
+    fixture_start(&f, 8u << 20);
+    const struct qr_session_info first = fixture_open(&f, "a");
+    struct qr_session_open open = {.name = "a", .write = true, .join_epoch = first.epoch};
+    fixture_now_ms += 8000;
+    assert_ok(qr_session_open(f.store, f.ns, &open, &joined, &e));
+    assert_int_equal(joined.epoch, first.epoch);
+    assert_int_equal(joined.session, first.session);
+    fixture_now_ms += 8000; /* joining renewed it */
+    assert_status(QUIRE_ELEASE, open_named(&f, "a", false, true, false, &joined, &e));
+    assert_ok(fixture_append(&f, &first, 0, 1, 1, NULL));
+
+    open.join_epoch = first.epoch + 1;
+    assert_status(QUIRE_EFENCED, qr_session_open(f.store, f.ns, &open, &joined, &e));
+    assert_int_equal(e.epoch, first.epoch);
+    qr_session_close(f.store, f.ns, first.session, first.epoch);
+    open.join_epoch = first.epoch; /* nobody holds it now */
+    assert_status(QUIRE_EFENCED, qr_session_open(f.store, f.ns, &open, &joined, &e));
+    open.force = true;
+    assert_status(QUIRE_EINVAL, qr_session_open(f.store, f.ns, &open, &joined, &e));
+    open = (struct qr_session_open){.name = "gone",
+                                    .fingerprint = f.model.fingerprint,
+                                    .create = true,
+                                    .write = true,
+                                    .join_epoch = 1};
+    assert_status(QUIRE_ENOTFOUND, qr_session_open(f.store, f.ns, &open, &joined, &e));
+    fixture_end(&f);
+}
+
 static void opening_compares_what_is_there(void **state)
 {
     struct fixture f;
@@ -341,6 +376,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_second_writer_waits_or_forces),
+        cmocka_unit_test(workers_share_an_epoch),
         cmocka_unit_test(opening_compares_what_is_there),
         cmocka_unit_test(namespaces_do_not_see_each_other),
         cmocka_unit_test(lists_names_in_order_page_by_page),

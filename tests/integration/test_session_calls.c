@@ -1,0 +1,307 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The calls about sessions through a real server: workers that share an epoch, list, fork,
+ * lookup, truncate, stat.
+ */
+#include <pthread.h>
+
+#include "client/quire.h"
+#include "quired.h"
+
+#define LAYERS 2
+#define HEADS 4
+#define SHARDS 2
+#define DIM 32
+#define TOKENS 300
+
+struct place {
+    struct quired quired;
+    quire_client *client;
+    uint8_t fingerprint[32];
+};
+
+static quire_client *connect_to(const struct quired *q)
+{
+    quire_client *client = NULL;
+
+    if (quire_client_open(q->target, NULL, &client))
+        fail_msg("%s", quire_last_error()->text);
+    return client;
+}
+
+static void start(struct place *p)
+{
+    static const struct quire_layers layers = {.count = LAYERS,
+                                               .query_heads = HEADS,
+                                               .kv_heads = HEADS,
+                                               .key_dim = DIM,
+                                               .value_dim = DIM};
+    static const struct quire_model model = {.name = "t", .layers = &layers, .layer_runs = 1};
+
+    quired_folder(&p->quired);
+    quired_start(&p->quired, NULL);
+    p->client = connect_to(&p->quired);
+    if (quire_model_register(p->client, &model, p->fingerprint))
+        fail_msg("%s", quire_last_error()->text);
+}
+
+static void stop(struct place *p)
+{
+    quire_client_close(&p->client);
+    quired_stop(&p->quired);
+    quired_clean(&p->quired);
+}
+
+static struct quire_open_options writer(const struct place *p, uint32_t shards)
+{
+    struct quire_open_options o;
+
+    quire_open_options_init(&o);
+    o.flags = QUIRE_OPEN_CREATE | QUIRE_OPEN_WRITE;
+    o.fingerprint = p->fingerprint;
+    o.head_shards = shards;
+    return o;
+}
+
+static quire_session *open_as(quire_client *client, const char *name,
+                              const struct quire_open_options *options)
+{
+    quire_session *session = NULL;
+
+    if (quire_session_open(client, name, options, &session))
+        fail_msg("%s", quire_last_error()->text);
+    return session;
+}
+
+/* The value of a head's rows, in 4 bits without error: constant along a token. */
+static float value_at(uint32_t layer, uint32_t which, uint32_t token, uint32_t head)
+{
+    return (float)(token % 16) + (float)(head * 16) + (float)(layer * 64) + (float)which * 128;
+}
+
+struct part {
+    quire_session *session;
+    uint32_t layer_count, first_head, heads;
+    uint64_t position, tokens;
+    quire_status status;
+    struct quire_error error;
+};
+
+static float *fill(const struct part *part, uint32_t layer, uint32_t which)
+{
+    float *rows = malloc(part->tokens * part->heads * DIM * sizeof(float));
+    float *at = rows;
+
+    for (uint64_t t = 0; t < part->tokens; t++)
+        for (uint32_t h = 0; h < part->heads; h++)
+            for (uint32_t c = 0; c < DIM; c++)
+                *at++ = value_at(layer, which, (uint32_t)(part->position + t),
+                                 part->first_head + h);
+    return rows;
+}
+
+/* A thread's body; cmocka's checks belong to the main thread. */
+static void *append_part(void *arg)
+{
+    struct part *part = arg;
+    float *key[LAYERS], *value[LAYERS];
+
+    for (uint32_t l = 0; l < part->layer_count; l++) {
+        key[l] = fill(part, l, 0);
+        value[l] = fill(part, l, 1);
+    }
+    const struct quire_append append = {.position = part->position,
+                                        .tokens = (uint32_t)part->tokens,
+                                        .layers = part->layer_count,
+                                        .dtype = QUIRE_F32,
+                                        .key = (const void *const *)key,
+                                        .value = (const void *const *)value};
+    part->status = quire_append(part->session, &append, NULL);
+    part->error = *quire_last_error();
+    for (uint32_t l = 0; l < part->layer_count; l++) {
+        free(key[l]);
+        free(value[l]);
+    }
+    return NULL;
+}
+
+static void append(quire_session *session, uint32_t layer_count, uint64_t position,
+                   uint64_t tokens)
+{
+    struct part part = {.session = session,
+                        .layer_count = layer_count,
+                        .heads = HEADS,
+                        .position = position,
+                        .tokens = tokens};
+
+    append_part(&part);
+    if (part.status)
+        fail_msg("%s", part.error.text);
+}
+
+static void check_all_heads(quire_session *session, uint64_t tokens)
+{
+    const size_t n = tokens * HEADS * DIM;
+    float *out[2][LAYERS];
+
+    for (uint32_t i = 0; i < 2 * LAYERS; i++)
+        out[i / LAYERS][i % LAYERS] = calloc(n, sizeof(float));
+    const struct quire_fetch fetch = {.tokens = tokens,
+                                      .layers = LAYERS,
+                                      .dtype = QUIRE_F32,
+                                      .key = (void *const *)out[0],
+                                      .value = (void *const *)out[1]};
+    if (quire_fetch(session, &fetch))
+        fail_msg("%s", quire_last_error()->text);
+    for (uint32_t i = 0; i < 2 * LAYERS; i++) {
+        for (size_t j = 0; j < n; j++) /* half a step of 15 over a range of 15 */
+            assert_true(fabsf(out[i / LAYERS][i % LAYERS][j] -
+                              value_at(i % LAYERS, i / LAYERS, (uint32_t)(j / HEADS / DIM),
+                                       j / DIM % HEADS)) < 0.51f);
+        free(out[i / LAYERS][i % LAYERS]);
+    }
+}
+
+static void workers_append_their_shards(void **state)
+{
+    struct place p;
+    struct quire_session_info info;
+    struct part parts[SHARDS];
+    pthread_t threads[SHARDS];
+    quire_client *clients[SHARDS];
+    quire_session *stranger;
+    (void)state;
+
+    start(&p);
+    struct quire_open_options o = writer(&p, SHARDS);
+    for (uint32_t rank = 0; rank < SHARDS; rank++) {
+        clients[rank] = connect_to(&p.quired);
+        o.shard = rank;
+        parts[rank] = (struct part){.session = open_as(clients[rank], "s", &o),
+                                    .layer_count = LAYERS,
+                                    .first_head = rank * HEADS / SHARDS,
+                                    .heads = HEADS / SHARDS,
+                                    .tokens = TOKENS};
+        if (rank == 0) {
+            assert_ok(quire_session_info(parts[0].session, &info));
+            o.epoch = info.epoch; /* what rank 0 hands to the others */
+        }
+    }
+    for (uint32_t rank = 0; rank < SHARDS; rank++)
+        assert_ok(pthread_create(&threads[rank], NULL, append_part, &parts[rank]));
+    for (uint32_t rank = 0; rank < SHARDS; rank++) {
+        assert_ok(pthread_join(threads[rank], NULL));
+        if (parts[rank].status)
+            fail_msg("rank %u: %s", rank, parts[rank].error.text);
+    }
+    quire_session_close(&parts[1].session); /* rank 0 holds the lease still */
+    assert_ok(quire_session_info(parts[0].session, &info));
+    assert_true(info.leased);
+    assert_int_equal(info.length, TOKENS);
+    check_all_heads(parts[0].session, TOKENS);
+
+    o.epoch++;
+    assert_status(QUIRE_EFENCED, quire_session_open(clients[1], "s", &o, &stranger));
+    assert_int_equal(quire_last_error()->epoch, info.epoch);
+    quire_session_close(&parts[0].session);
+    for (uint32_t rank = 0; rank < SHARDS; rank++)
+        quire_client_close(&clients[rank]);
+    stop(&p);
+}
+
+static void joining_needs_write_alone(void **state)
+{
+    struct place p;
+    quire_session *session;
+    (void)state;
+
+    start(&p);
+    struct quire_open_options o = writer(&p, 1);
+    o.epoch = 1;
+    o.flags = 0;
+    assert_status(QUIRE_EINVAL, quire_session_open(p.client, "s", &o, &session));
+    o.flags = QUIRE_OPEN_WRITE | QUIRE_OPEN_FORCE;
+    assert_status(QUIRE_EINVAL, quire_session_open(p.client, "s", &o, &session));
+    stop(&p);
+}
+
+static void a_fork_is_cut_and_lives_alone(void **state)
+{
+    struct place p;
+    struct quire_session_info info;
+    (void)state;
+
+    start(&p);
+    struct quire_open_options o = writer(&p, 1);
+    quire_session *from = open_as(p.client, "from", &o);
+    append(from, LAYERS, 0, TOKENS);
+    assert_ok(quire_session_fork(p.client, "from", "all", 0));
+    assert_ok(quire_session_fork(p.client, "from", "part", 290));
+    assert_status(QUIRE_EEXIST, quire_session_fork(p.client, "from", "part", 0));
+    assert_status(QUIRE_ERANGE, quire_session_fork(p.client, "from", "more", TOKENS + 1));
+    assert_int_equal(quire_last_error()->length, TOKENS);
+    assert_status(QUIRE_ENOTFOUND, quire_session_fork(p.client, "nobody", "more", 0));
+    quire_session_close(&from);
+    assert_ok(quire_session_drop(p.client, "from", false));
+
+    o.flags = QUIRE_OPEN_WRITE;
+    quire_session *part = open_as(p.client, "part", &o);
+    assert_ok(quire_session_info(part, &info));
+    assert_int_equal(info.length, 290);
+    append(part, LAYERS, 290, 5);
+    check_all_heads(part, 295);
+    quire_session_close(&part);
+    stop(&p);
+}
+
+static void a_truncated_session_goes_on(void **state)
+{
+    struct place p;
+    struct quire_session_info info;
+    (void)state;
+
+    start(&p);
+    const struct quire_open_options o = writer(&p, 1);
+    quire_session *session = open_as(p.client, "s", &o);
+    append(session, LAYERS, 0, TOKENS);
+    assert_status(QUIRE_ERANGE, quire_session_truncate(session, TOKENS + 1));
+    assert_status(QUIRE_EINVAL, quire_session_truncate(session, 100)); /* inside page 0 */
+    assert_ok(quire_session_truncate(session, 128));
+    assert_ok(quire_session_info(session, &info));
+    assert_int_equal(info.length, 128);
+    append(session, LAYERS, 128, 100);
+    check_all_heads(session, 228);
+    quire_session_close(&session);
+    stop(&p);
+}
+
+static void statistics_need_room(void **state)
+{
+    struct place p;
+    struct quire_metric *metrics;
+    size_t needed = 0, count = 0;
+    (void)state;
+
+    start(&p);
+    assert_status(QUIRE_ETOOBIG, quire_stat(p.client, NULL, 0, &needed));
+    metrics = calloc(needed, sizeof(*metrics));
+    assert_non_null(metrics);
+    assert_ok(quire_stat(p.client, metrics, needed, &count));
+    assert_int_equal(count, needed);
+    for (size_t i = 0; i < count; i++)
+        assert_true(metrics[i].name[0] && metrics[i].help[0]);
+    free(metrics);
+    stop(&p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(workers_append_their_shards),
+        cmocka_unit_test(joining_needs_write_alone),
+        cmocka_unit_test(a_fork_is_cut_and_lives_alone),
+        cmocka_unit_test(a_truncated_session_goes_on),
+        cmocka_unit_test(statistics_need_room),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
