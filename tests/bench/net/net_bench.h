@@ -33,10 +33,12 @@ void net_data_free(struct net_data *data);
 
 struct net_times {
     double append, fetch, rotated; /* seconds */
+    double append_cpu;             /* seconds of both processes */
 };
 /** A session with K and V of `bits` bits: append all, fetch all, fetch rotated, compare, drop.
  */
-struct net_times net_round(quire_client *client, struct net_data *data, uint32_t bits);
+struct net_times net_round(const struct net_server *server, quire_client *client,
+                           struct net_data *data, uint32_t bits);
 
 struct net_latency {
     double ping_us, step_us; /* medians */
@@ -45,5 +47,8 @@ struct net_latency {
 struct net_latency net_decode(quire_client *client, unsigned steps);
 
 double net_now(void);
+/** Processor seconds that this process and the server have used: what other work on the machine
+ * does not change. */
+double net_cpu(const struct net_server *server);
 
 #endif

@@ -22,6 +22,17 @@ double net_now(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
+double net_cpu(const struct net_server *server)
+{
+    clockid_t theirs;
+    struct timespec own, other;
+
+    if (clock_getcpuclockid(server->pid, &theirs) || clock_gettime(theirs, &other) ||
+        clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &own))
+        exit(1);
+    return (double)(own.tv_sec + other.tv_sec) + (double)(own.tv_nsec + other.tv_nsec) * 1e-9;
+}
+
 static void need(quire_status status, const char *what)
 {
     if (status == QUIRE_OK)
@@ -166,12 +177,15 @@ static void compare(const struct net_data *d, uint32_t bits)
     }
 }
 
-struct net_times net_round(quire_client *client, struct net_data *d, uint32_t bits)
+struct net_times net_round(const struct net_server *server, quire_client *client,
+                           struct net_data *d, uint32_t bits)
 {
     struct net_times t;
     quire_session *session = open_session(client, d->layers, bits);
 
+    const double before = net_cpu(server);
     t.append = timed_append(session, d);
+    t.append_cpu = net_cpu(server) - before;
     t.rotated = best_fetch(session, d, true);
     t.fetch = best_fetch(session, d, false);
     compare(d, bits);
