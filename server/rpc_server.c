@@ -13,6 +13,9 @@
 #define KEEPALIVE_MS 60000      /* a silent connection is asked so often */
 #define KEEPALIVE_WAIT_MS 20000 /* and closed when it does not answer */
 #define CANCEL_WAIT_MS 5000     /* cancelled calls get so long to end */
+/* Frames of a caller: one frame of HTTP/2's 16 KiB each costs both sides a slice and a header.
+ */
+#define FRAME_BYTES_MAX (1 << 20)
 
 static grpc_arg integer(const char *key, int value)
 {
@@ -38,6 +41,7 @@ static grpc_server *make_server(const struct qr_rpc_config *config)
         integer(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, (int)config->handshake_ms),
         integer(GRPC_ARG_ALLOW_REUSEPORT, 0),
         integer(GRPC_ARG_HTTP2_BDP_PROBE, 1),
+        integer(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, FRAME_BYTES_MAX),
         integer(GRPC_ARG_KEEPALIVE_TIME_MS, KEEPALIVE_MS),
         integer(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, KEEPALIVE_WAIT_MS),
         integer(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000),
