@@ -14,6 +14,7 @@
 #include "append.h"
 
 #define CONVERT_BYTES (256u << 10) /* rows that are not FP16 pass through so much scratch */
+#define CHECK_BYTES (16u << 10)    /* FP16 is checked in pieces that the L1 cache still holds */
 
 struct rows_job {
     struct qr_append_job *job;
@@ -168,7 +169,7 @@ static quire_status read_rows(const struct rows_job *r, uint32_t dim, uint32_t c
     const size_t row = (size_t)r->lane->heads * dim;
     const size_t row_bytes = row * qr_dtype_bytes(dtype);
     const bool direct = dtype == QR_F16;
-    uint32_t step = direct ? count : (uint32_t)(CONVERT_BYTES / row_bytes);
+    uint32_t step = (uint32_t)((direct ? CHECK_BYTES : CONVERT_BYTES) / row_bytes);
 
     if (step == 0)
         step = 1;
