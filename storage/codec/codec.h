@@ -118,6 +118,29 @@ quire_status qr_page_encode(const struct qr_page_identity *id, const struct qr_p
                             const struct qr_rows *key, const struct qr_rows *value, void *page,
                             size_t capacity, size_t *bytes_out, struct qr_error *e);
 
+/** What qr_page_survey learns of a token: sums of squares, and the digest of its rows. */
+struct qr_token_survey {
+    float key_squares, value_squares;
+    uint32_t digest;
+};
+
+/** Look at the page_tokens rows of a block: out[page_tokens]. False when a NaN or an infinity
+ * is among them. Any thread; pure. */
+bool qr_page_survey(const struct qr_page_identity *id, const struct qr_rows *key,
+                    const struct qr_rows *value, struct qr_token_survey *out);
+
+/** Rows of a block that were surveyed. */
+struct qr_surveyed {
+    const struct qr_page_identity *id;
+    const struct qr_policy *policy;
+    const struct qr_rows *key, *value;
+    const struct qr_token_survey *survey; /* of these very rows */
+};
+
+/** qr_page_encode for rows that were surveyed before; the same bytes come out. */
+quire_status qr_page_encode_surveyed(const struct qr_surveyed *rows, void *page,
+                                     size_t capacity, size_t *bytes_out, struct qr_error *e);
+
 enum qr_which { QR_KEY = 0, QR_VALUE = 1 };
 /** Expand K or V of a validated page; fills raw_bitmap and raw_rows of `to` itself (other
  * fields are the caller's). */

@@ -5,6 +5,7 @@
  */
 #include "kernels.h"
 
+#include <math.h>
 #include <string.h>
 
 size_t qr_page_bytes_max(const struct qr_page_identity *id, const struct qr_policy *policy)
@@ -49,24 +50,22 @@ static struct qr_span token_span(const struct qr_rows *rows, const struct qr_ten
     return (struct qr_span){x, bytes, rows->head_stride * sizeof(*x), t->heads};
 }
 
-/** What is learned of each token before its page can be laid out. */
-struct survey {
-    float key_norms[QR_PAGE_TOKENS_MAX], value_norms[QR_PAGE_TOKENS_MAX];
-    uint32_t digests[QR_PAGE_TOKENS_MAX];
-};
-
-/** One pass over the rows: memory is read here, the codecs then find them in the caches. */
-static void survey_rows(const struct qr_page_identity *id, const struct qr_rows *key,
-                        const struct qr_rows *value, struct survey *out)
+bool qr_page_survey(const struct qr_page_identity *id, const struct qr_rows *key,
+                    const struct qr_rows *value, struct qr_token_survey *out)
 {
     const struct qr_tensor k = tensor_of(id, QR_KEY), v = tensor_of(id, QR_VALUE);
+    bool finite = true;
     for (uint32_t token = 0; token < id->page_tokens; token++) {
         const struct qr_span spans[] = {token_span(key, &k, token),
                                         token_span(value, &v, token)};
-        out->key_norms[token] = qr_token_squares(key, token, k.heads, k.dim);
-        out->value_norms[token] = qr_token_squares(value, token, v.heads, v.dim);
-        out->digests[token] = (uint32_t)qr_checksum_spans(spans, 2);
+        struct qr_token_survey *t = &out[token];
+        t->key_squares = qr_token_squares(key, token, k.heads, k.dim);
+        t->value_squares = qr_token_squares(value, token, v.heads, v.dim);
+        t->digest = (uint32_t)qr_checksum_spans(spans, 2);
+        /* Squares of finite FP16 values add up to far less than FP32 holds. */
+        finite &= isfinite(t->key_squares) && isfinite(t->value_squares);
     }
+    return finite;
 }
 
 /** Everything behind the header: both tensors, raw rows, digests. */
@@ -79,19 +78,27 @@ static void fill_sections(const struct qr_page_identity *id, const struct qr_row
     encode_tensor(&v, value, bitmap, out->value_codes, out->value_scales, out->value_raw);
 }
 
-quire_status qr_page_encode(const struct qr_page_identity *id, const struct qr_policy *policy,
-                            const struct qr_rows *key, const struct qr_rows *value, void *page,
-                            size_t capacity, size_t *bytes_out, struct qr_error *e)
+static uint32_t choose_raw(const struct qr_surveyed *rows,
+                           uint8_t bitmap_out[QR_PAGE_TOKENS_MAX / 8])
 {
+    float keys[QR_PAGE_TOKENS_MAX], values[QR_PAGE_TOKENS_MAX];
+    for (uint32_t token = 0; token < rows->id->page_tokens; token++) {
+        keys[token] = rows->survey[token].key_squares;
+        values[token] = rows->survey[token].value_squares;
+    }
+    return qr_page_choose_by_norms(rows->id, rows->policy, keys, values, bitmap_out);
+}
+
+quire_status qr_page_encode_surveyed(const struct qr_surveyed *rows, void *page,
+                                     size_t capacity, size_t *bytes_out, struct qr_error *e)
+{
+    const struct qr_page_identity *id = rows->id;
     uint8_t bitmap[QR_PAGE_TOKENS_MAX / 8];
     struct qr_page_sections sections;
-    struct survey survey;
     quire_status status = qr_codec_check(id, e);
     if (status)
         return status;
-    survey_rows(id, key, value, &survey);
-    const uint32_t raw_rows =
-        qr_page_choose_by_norms(id, policy, survey.key_norms, survey.value_norms, bitmap);
+    const uint32_t raw_rows = choose_raw(rows, bitmap);
     const size_t bytes = qr_page_bytes(id, raw_rows);
     if (bytes > capacity)
         return qr_error_set(e, QUIRE_ETOOBIG, "page of %zu bytes in a buffer of %zu", bytes,
@@ -99,11 +106,27 @@ quire_status qr_page_encode(const struct qr_page_identity *id, const struct qr_p
     status = qr_page_begin(page, bytes, id, bitmap, &sections, e);
     if (status)
         return status;
-    fill_sections(id, key, value, bitmap, &sections);
-    memcpy(sections.digests, survey.digests, id->page_tokens * sizeof(*survey.digests));
+    fill_sections(id, rows->key, rows->value, bitmap, &sections);
+    for (uint32_t token = 0; token < id->page_tokens; token++)
+        sections.digests[token] = rows->survey[token].digest;
     qr_page_finish(page);
     *bytes_out = bytes;
     return QUIRE_OK;
+}
+
+/* Surveying is one pass over the rows: memory is read there, the codecs then find them in the
+ * caches. */
+quire_status qr_page_encode(const struct qr_page_identity *id, const struct qr_policy *policy,
+                            const struct qr_rows *key, const struct qr_rows *value, void *page,
+                            size_t capacity, size_t *bytes_out, struct qr_error *e)
+{
+    struct qr_token_survey survey[QR_PAGE_TOKENS_MAX];
+    const struct qr_surveyed rows = {id, policy, key, value, survey};
+    const quire_status status = qr_codec_check(id, e);
+    if (status)
+        return status;
+    (void)qr_page_survey(id, key, value, survey);
+    return qr_page_encode_surveyed(&rows, page, capacity, bytes_out, e);
 }
 
 void qr_page_expand(const struct qr_page_view *page, enum qr_which which,

@@ -126,6 +126,43 @@ static void every_isa_makes_the_same_page(void **state)
     }
 }
 
+static void surveyed_rows_make_the_same_page(void **state)
+{
+    static struct qr_token_survey survey[TOKENS];
+    struct qr_policy policy;
+    size_t bytes = 0;
+    (void)state;
+    qr_policy_default(&policy);
+    load(128);
+    const struct qr_page_identity id = identity(&policy, 128);
+    const struct qr_surveyed rows = {&id, &policy, &key_rows, &value_rows, survey};
+    const size_t wanted = encode(&policy, 128, page);
+    assert_true(qr_page_survey(&id, &key_rows, &value_rows, survey));
+    assert_ok(qr_page_encode_surveyed(&rows, other, sizeof(other), &bytes, NULL));
+    assert_int_equal(bytes, wanted);
+    assert_memory_equal(page, other, bytes);
+}
+
+static void survey_finds_what_is_not_finite(void **state)
+{
+    static const uint16_t bad[] = {0x7c00, 0xfc00, 0x7c01, 0x7e00, 0xffff};
+    static const uint16_t good[] = {0x7bff, 0xfbff};
+    static struct qr_token_survey survey[TOKENS];
+    struct qr_policy policy;
+    (void)state;
+    qr_policy_default(&policy);
+    const struct qr_page_identity id = identity(&policy, 128);
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++)
+        for (size_t at = i; at < TOKENS * ROW; at += 4999) {
+            load(128);
+            (i % 2 ? keys : values)[at] = bad[i];
+            assert_false(qr_page_survey(&id, &key_rows, &value_rows, survey));
+        }
+    for (size_t i = 0; i < TOKENS * ROW; i++)
+        keys[i] = values[i] = good[i % 2]; /* the largest squares there are */
+    assert_true(qr_page_survey(&id, &key_rows, &value_rows, survey));
+}
+
 static void digests_are_those_of_the_rows(void **state)
 {
     struct qr_policy policy;
@@ -212,6 +249,8 @@ int main(void)
         cmocka_unit_test(encoded_page_opens_and_is_close),
         cmocka_unit_test(raw_page_is_exact_and_has_no_raw_rows),
         cmocka_unit_test(every_isa_makes_the_same_page),
+        cmocka_unit_test(surveyed_rows_make_the_same_page),
+        cmocka_unit_test(survey_finds_what_is_not_finite),
         cmocka_unit_test(digests_are_those_of_the_rows),
         cmocka_unit_test(outliers_are_the_farthest_tokens_and_few),
         cmocka_unit_test(short_tokens_are_outliers_too),
