@@ -8,6 +8,7 @@
 
 #include "client_plan.h"
 #include "client_pool.h"
+#include "storage/codec/codec.h"
 
 struct quire_op;
 
@@ -52,10 +53,24 @@ struct qr_origin {
 /** K (which 0) or V (1) of layer `layer` (absolute). */
 struct qr_origin qr_append_origin(const struct quire_session *session,
                                   const struct quire_append *args, uint32_t layer, int which);
+/** Tokens of one tensor of one layer. */
+struct qr_append_span {
+    uint32_t layer, token, tokens;
+    int which;
+};
+/** FP16 rows of a span where the caller has them. */
+struct qr_rows qr_append_rows(const struct quire_op *op, const struct qr_append_span *span);
+/** Rows of a span as FP16, contiguous, to dst. EVALUE in the caller's terms. */
+quire_status qr_append_convert(const struct quire_op *op, const struct qr_append_span *span,
+                               uint16_t *dst, struct qr_error *e);
+/** Survey of the block that starts at `token`; NULL when there is none. */
+struct qr_token_survey *qr_append_survey(const struct quire_op *op, uint32_t layer,
+                                         uint32_t token);
 /** Check everything that can be checked without looking at values. */
 quire_status qr_append_check(const struct quire_session *session,
                              const struct quire_append *args, struct qr_error *e);
-/** Look at every value: EVALUE, as the error of the whole append. */
+/** Look at every value: EVALUE, as the error of the whole append. Blocks that will be sealed
+ * are surveyed on the way. */
 quire_status qr_append_scan(struct quire_op *op, struct qr_error *e);
 /** Build the message of `cell`. */
 quire_status qr_append_build(struct quire_op *op, const struct qr_cell *cell,

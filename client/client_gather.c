@@ -11,8 +11,6 @@
 
 /* Contiguous FP16 from this size on goes out without a copy. */
 #define LEND_BYTES (32u << 10)
-/* Scratch of a scan: stays in the L1 cache. */
-#define SCAN_BYTES (16u << 10)
 
 void qr_outgoing_drop(struct qr_outgoing *out)
 {
@@ -28,14 +26,17 @@ static void add_piece(struct qr_outgoing *out, const struct qr_piece *piece)
     out->bytes += piece->bytes;
 }
 
-/* Tokens of one tensor of one layer. */
-struct span {
-    uint32_t layer, token, tokens;
-    int which;
-};
+struct qr_rows qr_append_rows(const struct quire_op *op, const struct qr_append_span *span)
+{
+    const struct qr_origin from =
+        qr_append_origin(op->session, &op->u.append.args, span->layer, span->which);
+    const void *base = from.base + span->token * from.token_stride;
+
+    return (struct qr_rows){base, from.token_stride / 2, from.head_stride / 2};
+}
 
 /* An EVALUE of rows [token, ...) of a layer, in the caller's terms. */
-static quire_status value_error(const struct quire_op *op, const struct span *span,
+static quire_status value_error(const struct quire_op *op, const struct qr_append_span *span,
                                 struct qr_error *e)
 {
     const struct qr_error at = *e;
@@ -58,8 +59,8 @@ static quire_status value_error(const struct quire_op *op, const struct span *sp
     return QUIRE_EVALUE;
 }
 
-static quire_status convert(const struct quire_op *op, const struct span *span, uint16_t *dst,
-                            struct qr_error *e)
+quire_status qr_append_convert(const struct quire_op *op, const struct qr_append_span *span,
+                               uint16_t *dst, struct qr_error *e)
 {
     const struct quire_append *args = &op->u.append.args;
     const struct qr_origin from = qr_append_origin(op->session, args, span->layer, span->which);
@@ -70,77 +71,6 @@ static quire_status convert(const struct quire_op *op, const struct span *span, 
                         (size_t)heads * from.dim, from.dim, e))
         return value_error(op, span, e);
     return QUIRE_OK;
-}
-
-/* Any NaN or infinity among `n` FP16 values (a multiple of 4)? An exponent of all ones carries
- * into the sign's bit when the next lower one is added; four values at a time. */
-static bool any_infinite(const void *values, size_t n)
-{
-    const uint64_t exponents = 0x7c007c007c007c00u, one = 0x0400040004000400u;
-    const uint8_t *at = values;
-    uint64_t found = 0;
-
-    for (size_t i = 0; i < n / 4; i++) {
-        uint64_t four;
-        memcpy(&four, at + i * sizeof(four), sizeof(four));
-        found |= (four & exponents) + one;
-    }
-    return (found & 0x8000800080008000u) != 0;
-}
-
-/* FP16 is judged where it lies; what it does not pass is looked at again, to name the place. */
-static bool passes_as_it_is(const struct quire_op *op, uint32_t layer, int which)
-{
-    const struct quire_append *args = &op->u.append.args;
-    const struct qr_origin from = qr_append_origin(op->session, args, layer, which);
-    const uint32_t heads = qr_plan_heads(op->session, layer);
-    const bool dense = from.head_stride == from.dim * 2u;
-
-    if (args->dtype != QUIRE_F16)
-        return false;
-    for (uint32_t t = 0; t < args->tokens; t++)
-        for (uint32_t h = 0; h < (dense ? 1 : heads); h++)
-            if (any_infinite(from.base + t * from.token_stride + h * from.head_stride,
-                             dense ? (size_t)heads * from.dim : from.dim))
-                return false;
-    return true;
-}
-
-static quire_status scan_tensor(struct quire_op *op, uint32_t layer, int which,
-                                struct qr_error *e)
-{
-    const struct quire_append *args = &op->u.append.args;
-    const struct qr_origin from = qr_append_origin(op->session, args, layer, which);
-    const size_t row = (size_t)qr_plan_heads(op->session, layer) * from.dim * 2;
-    const uint32_t step = row < SCAN_BYTES ? (uint32_t)(SCAN_BYTES / row) : 1;
-    struct qr_buffer *scratch = qr_pool_take(op->client->buffers, step * row);
-    quire_status status = QUIRE_OK;
-
-    if (!scratch)
-        return qr_error_set(e, QUIRE_ENOMEM, "out of memory for an append");
-    for (uint32_t t = 0; !status && t < args->tokens; t += step) {
-        const uint32_t n = args->tokens - t < step ? args->tokens - t : step;
-        const struct span span = {layer, t, n, which};
-        status = convert(op, &span, (uint16_t *)(void *)scratch->data, e);
-    }
-    qr_pool_put(scratch);
-    return status;
-}
-
-quire_status qr_append_scan(struct quire_op *op, struct qr_error *e)
-{
-    const struct quire_append *args = &op->u.append.args;
-    quire_status status = QUIRE_OK;
-
-    for (uint32_t i = 0; !status && i < args->layers; i++) {
-        const uint32_t layer = args->first_layer + i;
-        if (qr_plan_heads(op->session, layer) == 0)
-            continue;
-        for (int which = 0; !status && which < 2; which++)
-            if (!passes_as_it_is(op, layer, which))
-                status = scan_tensor(op, layer, which, e);
-    }
-    return status;
 }
 
 /* ---- rows ------------------------------------------------------------------------------- */
@@ -231,8 +161,9 @@ static quire_status copy_rows(struct quire_op *op, const struct qr_cell *cell, u
         const struct qr_layer *l = &op->session->model.layers[layer];
         if (l->kv_heads == 0)
             continue;
-        const struct span span = {layer, cell->first_token, cell->tokens, (int)(i % 2)};
-        status = convert(op, &span, (uint16_t *)(void *)to, e);
+        const struct qr_append_span span = {layer, cell->first_token, cell->tokens,
+                                            (int)(i % 2)};
+        status = qr_append_convert(op, &span, (uint16_t *)(void *)to, e);
         to += (size_t)cell->tokens * qr_plan_heads(op->session, layer) *
               (i % 2 ? l->value_dim : l->key_dim) * 2;
     }
@@ -270,108 +201,144 @@ static quire_status build_rows(struct quire_op *op, const struct qr_cell *cell,
 
 /* ---- pages ------------------------------------------------------------------------------ */
 
-/* One block to be sealed, and memory for it. */
-struct seal {
-    uint32_t layer, token;
-    uint16_t *scratch;
-    size_t page_max;
-};
-
-/* FP16 rows of one block: where they lie when they are FP16, else converted to `scratch`. */
-static quire_status block_rows(const struct quire_op *op, const struct span *span,
-                               uint16_t *scratch, struct qr_rows *out, struct qr_error *e)
+/* K and V of one block, converted one after the other. */
+static quire_status convert_block(const struct quire_op *op, const struct qr_append_span *keys,
+                                  struct qr_buffer *scratch, struct qr_rows *key,
+                                  struct qr_rows *value, struct qr_error *e)
 {
-    const struct quire_append *args = &op->u.append.args;
-    const struct qr_origin from = qr_append_origin(op->session, args, span->layer, span->which);
-    const uint32_t heads = qr_plan_heads(op->session, span->layer);
+    const struct qr_layer *l = &op->session->model.layers[keys->layer];
+    const size_t heads = qr_plan_heads(op->session, keys->layer);
+    uint16_t *to = (uint16_t *)(void *)scratch->data;
+    struct qr_append_span values = *keys;
 
-    if (args->dtype == QUIRE_F16) {
-        const void *base = from.base + span->token * from.token_stride;
-        *out = (struct qr_rows){base, from.token_stride / 2, from.head_stride / 2};
-        return QUIRE_OK;
-    }
-    *out = (struct qr_rows){scratch, (size_t)heads * from.dim, from.dim};
-    return convert(op, span, scratch, e);
+    values.which = 1;
+    *key = (struct qr_rows){to, heads * l->key_dim, l->key_dim};
+    to += keys->tokens * key->token_stride;
+    *value = (struct qr_rows){to, heads * l->value_dim, l->value_dim};
+    const quire_status status =
+        qr_append_convert(op, keys, (uint16_t *)(uintptr_t)key->data, e);
+    return status ? status : qr_append_convert(op, &values, to, e);
 }
 
-static quire_status seal_block(const struct quire_op *op, const struct seal *seal,
-                               uint8_t *page, size_t *bytes_out, struct qr_error *e)
+/* Pages of one cell, sealed by whoever takes one next. */
+struct seal {
+    const struct quire_op *op;
+    const struct qr_cell *cell;
+    uint8_t *first;              /* place of the first page, 64-byte aligned */
+    size_t page_max, step;       /* bytes of a page at most; from one place to the next */
+    size_t bytes[QR_PIECES_MAX]; /* of each page; 0: it failed */
+};
+
+static quire_status encode(const struct seal *seal, uint32_t page, const struct qr_rows *key,
+                           const struct qr_rows *value, size_t *bytes_out, struct qr_error *e)
 {
-    const struct quire_session *s = op->session;
+    const struct quire_op *op = seal->op;
     struct qr_page_identity id;
+    uint8_t *to = seal->first + page * seal->step;
+
+    qr_plan_identity(op->session, seal->cell->first_layer, &id);
+    const uint32_t token = seal->cell->first_token + page * id.page_tokens;
+    id.first_position = op->u.append.args.position + token;
+    const struct qr_surveyed rows = {.id = &id,
+                                     .policy = &op->session->policy,
+                                     .key = key,
+                                     .value = value,
+                                     .survey =
+                                         qr_append_survey(op, seal->cell->first_layer, token)};
+    if (rows.survey)
+        return qr_page_encode_surveyed(&rows, to, seal->page_max, bytes_out, e);
+    return qr_page_encode(&id, rows.policy, key, value, to, seal->page_max, bytes_out, e);
+}
+
+/* Rows that are not FP16 are converted first. */
+static quire_status seal_page(const struct seal *seal, uint32_t page, size_t *bytes_out,
+                              struct qr_error *e)
+{
+    const struct quire_op *op = seal->op;
+    const uint32_t tokens = op->session->policy.page_tokens, layer = seal->cell->first_layer;
+    struct qr_append_span span = {layer, seal->cell->first_token + page * tokens, tokens, 0};
+    struct qr_buffer *scratch = NULL;
     struct qr_rows key, value;
 
-    qr_plan_identity(s, seal->layer, &id);
-    id.first_position = op->u.append.args.position + seal->token;
-    const size_t key_elements = (size_t)id.page_tokens * id.heads * id.key_dim;
-    const struct span keys = {seal->layer, seal->token, id.page_tokens, 0};
-    const struct span values = {seal->layer, seal->token, id.page_tokens, 1};
-    if (block_rows(op, &keys, seal->scratch, &key, e) ||
-        block_rows(op, &values, seal->scratch + key_elements, &value, e))
-        return e->status;
-    return qr_page_encode(&id, &s->policy, &key, &value, page, seal->page_max, bytes_out, e);
+    if (op->u.append.args.dtype == QUIRE_F16) {
+        key = qr_append_rows(op, &span);
+        span.which = 1;
+        value = qr_append_rows(op, &span);
+        return encode(seal, page, &key, &value, bytes_out, e);
+    }
+    scratch = qr_pool_take(op->client->buffers, tokens * qr_plan_row_bytes(op->session, layer));
+    if (!scratch)
+        return qr_error_set(e, QUIRE_ENOMEM, "out of memory for a page");
+    quire_status status = convert_block(op, &span, scratch, &key, &value, e);
+    if (!status)
+        status = encode(seal, page, &key, &value, bytes_out, e);
+    qr_pool_put(scratch);
+    return status;
+}
+
+static void seal_unit(void *arg, uint32_t unit)
+{
+    struct seal *seal = arg;
+
+    if (seal_page(seal, unit, &seal->bytes[unit], NULL))
+        seal->bytes[unit] = 0;
+}
+
+/* All pages, on two threads when they are free. A page that failed is tried again here, so that
+ * the error is that of the first one. */
+static quire_status seal_pages(struct seal *seal, uint32_t pages, struct qr_error *e)
+{
+    quire_status status = QUIRE_OK;
+
+    qr_helper_run(seal->op->client->helper, pages, seal_unit, seal);
+    for (uint32_t i = 0; i < pages && !status; i++)
+        if (seal->bytes[i] == 0)
+            status = seal_page(seal, i, &seal->bytes[i], e);
+    return status;
 }
 
 /* Layout of the buffer: [room for the head][page][field head][page]..., pages at multiples of
  * 64, each field head right before its page: pieces leave the gaps out. */
-static quire_status seal_cell(struct quire_op *op, struct qr_buffer *buffer,
-                              const struct seal *first, struct qr_outgoing *out,
-                              struct qr_error *e)
+static void add_pages(struct quire_op *op, struct qr_buffer *buffer, const struct seal *seal,
+                      uint32_t pages, struct qr_outgoing *out)
 {
-    const struct qr_cell *cell = &out->cell;
-    const uint32_t step = op->session->policy.page_tokens;
-    const size_t room = head_room(op, cell) + 64;
+    const size_t room = (size_t)(seal->first - buffer->data);
 
-    for (uint32_t i = 0; i * step < cell->tokens; i++) {
-        struct seal seal = *first;
+    for (uint32_t i = 0; i < pages; i++) {
         uint8_t field[QR_WIRE_FIELD_HEAD_MAX];
-        uint8_t *page = buffer->data + room + i * (seal.page_max + 64);
-        size_t bytes = 0, before;
-        seal.token += i * step;
-        if (seal_block(op, &seal, page, &bytes, e))
-            return e->status;
-        before = qr_wire_page_head(bytes, field);
+        uint8_t *page = seal->first + i * seal->step;
+        size_t before = qr_wire_page_head(seal->bytes[i], field);
         memcpy(page - before, field, before);
         if (i == 0)
-            before = room - write_head(op, cell, 0, buffer->data, room - before);
+            before = room - write_head(op, seal->cell, 0, buffer->data, room - before);
         add_piece(out, &(struct qr_piece){.data = page - before,
-                                          .bytes = before + bytes,
+                                          .bytes = before + seal->bytes[i],
                                           .release = qr_buffer_release,
                                           .owner = buffer});
     }
-    return QUIRE_OK;
+    qr_buffer_lend(buffer, pages);
 }
 
 static quire_status build_pages(struct quire_op *op, const struct qr_cell *cell,
                                 struct qr_outgoing *out, struct qr_error *e)
 {
-    const uint32_t step = op->session->policy.page_tokens;
-    const uint32_t pages = cell->tokens / step;
+    const uint32_t pages = cell->tokens / op->session->policy.page_tokens;
+    const size_t room = head_room(op, cell) + 64;
+    struct seal seal = {.op = op, .cell = cell};
     struct qr_page_identity id;
 
     qr_plan_identity(op->session, cell->first_layer, &id);
-    const size_t page_max = (qr_page_bytes_max(&id, &op->session->policy) + 63) & ~(size_t)63;
-    const size_t scratch_bytes = op->u.append.args.dtype == QUIRE_F16
-                                     ? 64
-                                     : step * qr_plan_row_bytes(op->session, cell->first_layer);
-    struct qr_buffer *buffer =
-        qr_pool_take(op->client->buffers, head_room(op, cell) + 64 + pages * (page_max + 64));
-    struct qr_buffer *scratch = qr_pool_take(op->client->buffers, scratch_bytes);
-    quire_status status;
-    if (buffer && scratch) {
-        const struct seal first = {cell->first_layer, cell->first_token,
-                                   (uint16_t *)(void *)scratch->data, page_max};
-        status = seal_cell(op, buffer, &first, out, e);
-    } else {
-        status = qr_error_set(e, QUIRE_ENOMEM, "out of memory for %u pages", pages);
-    }
-    qr_pool_put(scratch);
-    if (status) {
-        out->count = 0; /* pieces of a buffer not lent yet */
+    seal.page_max = (qr_page_bytes_max(&id, &op->session->policy) + 63) & ~(size_t)63;
+    seal.step = seal.page_max + 64;
+    struct qr_buffer *buffer = qr_pool_take(op->client->buffers, room + pages * seal.step);
+    if (!buffer)
+        return qr_error_set(e, QUIRE_ENOMEM, "out of memory for %u pages", pages);
+    seal.first = buffer->data + room;
+    if (seal_pages(&seal, pages, e)) {
         qr_pool_put(buffer);
-        return status;
+        return e->status;
     }
-    qr_buffer_lend(buffer, (unsigned)out->count);
+    add_pages(op, buffer, &seal, pages, out);
     return QUIRE_OK;
 }
 

@@ -112,6 +112,7 @@ quire_status quire_client_open(const char *target, const struct quire_client_opt
     pthread_mutex_init(&client->lock, NULL);
     client->buffers = qr_pool_create();
     client->rotations = qr_rotations_create();
+    client->helper = qr_helper_create();
     if (open_client(client, &e)) {
         quire_client_close(&client);
         return qr_client_fail(&e);
@@ -127,6 +128,7 @@ void quire_client_close(quire_client **client)
     struct quire_client *c = *client;
 
     qr_transport_close(&c->transport);
+    qr_helper_destroy(&c->helper);
     qr_op_pool_drain(c);
     qr_rotations_destroy(&c->rotations);
     qr_pool_close(&c->buffers);

@@ -44,8 +44,7 @@ void qr_plan_identity(const struct quire_session *session, uint32_t layer,
     out->value = session->policy.value;
 }
 
-/* Pages of this layer are fewer bytes than its rows, and one fits a message. */
-static bool sealing_pays(const struct quire_session *session, uint32_t layer)
+bool qr_plan_seals(const struct quire_session *session, uint32_t layer)
 {
     struct qr_page_identity id;
 
@@ -84,6 +83,7 @@ void qr_plan_start(struct qr_plan *plan, const struct quire_session *session,
     plan->first_layer = append->first_layer;
     plan->layers = append->layers;
     plan->tokens = append->tokens;
+    plan->page_tokens = session->policy.page_tokens;
     plan->position = append->position;
     plan->cell_bytes = limit < QR_CELL_BYTES + 8192 ? limit - 8192 : QR_CELL_BYTES;
     plan->page_first = plan->page_end = append->tokens;
@@ -153,7 +153,7 @@ static void cut_rows(struct qr_plan *plan, uint32_t layer, struct qr_cell *out)
     }
     while (whole && plan->layer + out->layers < plan->layers) {
         const uint32_t more = layer + out->layers;
-        if (plan->phase == PHASE_PAGES && sealing_pays(plan->session, more))
+        if (plan->phase == PHASE_PAGES && qr_plan_seals(plan->session, more))
             return;
         bytes += tokens * qr_plan_row_bytes(plan->session, more);
         if (bytes > plan->cell_bytes)
@@ -170,7 +170,7 @@ static bool cut(struct qr_plan *plan, struct qr_cell *out)
         return false;
 
     const uint32_t layer = plan->first_layer + plan->layer;
-    if (plan->phase == PHASE_PAGES && sealing_pays(plan->session, layer))
+    if (plan->phase == PHASE_PAGES && qr_plan_seals(plan->session, layer))
         cut_pages(plan, layer, out);
     else
         cut_rows(plan, layer, out);

@@ -22,6 +22,7 @@ struct qr_cell {
 struct qr_plan {
     const struct quire_session *session;
     uint32_t first_layer, layers, tokens;
+    uint32_t page_tokens;
     uint64_t position;
     uint64_t cell_bytes;
     uint32_t page_first, page_end; /* tokens [first, end) can be sealed: whole pages */
@@ -33,6 +34,8 @@ struct qr_plan {
 size_t qr_plan_row_bytes(const struct quire_session *session, uint32_t layer);
 /** Heads of a lane of this layer. */
 uint32_t qr_plan_heads(const struct quire_session *session, uint32_t layer);
+/** Pages of this layer are fewer bytes than its rows, and one fits a message. */
+bool qr_plan_seals(const struct quire_session *session, uint32_t layer);
 /** What pages of this layer must be, but first_position; block id zero. */
 void qr_plan_identity(const struct quire_session *session, uint32_t layer,
                       struct qr_page_identity *out);

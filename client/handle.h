@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "client_helper.h"
 #include "client_pool.h"
 #include "client_rotation.h"
 #include "proto/model.h"
@@ -24,6 +25,7 @@ struct quire_client {
     uint64_t message_bytes_max;          /* const after open: the server's limit */
     struct qr_pool *buffers;             /* const */
     struct qr_rotations *rotations;      /* const */
+    struct qr_helper *helper;            /* const; may be NULL */
     atomic_uint_fast64_t sessions;       /* atomic: opened so far, to number them */
     pthread_mutex_t lock;
     struct quire_op *free_ops; /* guarded by lock */
