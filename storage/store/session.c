@@ -147,6 +147,7 @@ static quire_status create(struct qr_store *store, uint32_t ns,
                            struct qr_error *e)
 {
     struct qr_policy policy;
+    qr_policy_default(&policy);
     struct qr_session_shape shape = {.ns = ns,
                                      .head_shards = open->head_shards ? open->head_shards : 1,
                                      .name = open->name,
@@ -157,7 +158,6 @@ static quire_status create(struct qr_store *store, uint32_t ns,
         return qr_error_set(e, QUIRE_EINVAL,
                             "creating session \"%s\" needs the fingerprint of a model",
                             open->name);
-    qr_policy_default(&policy);
     quire_status status = qr_store_model_get(store, open->fingerprint, &shape.model, e);
     if (status == QUIRE_OK)
         status = qr_session_make(store, &shape, &session, e);
