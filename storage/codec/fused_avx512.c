@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Expansion of `chan` to FP16 without a detour over FP32 rows, for the common
+ * Expansion of `chan` without a detour over FP32 rows, for the common
  * shapes: codes of 2, 4 or 8 bits, rows of whole blocks of 128 channels (or one
  * of 64), no rotation or half-layout rotation of the whole row. Same bits as
  * the general kernels; everything else is left to them.
@@ -9,6 +9,7 @@
 
 #include "fused.h"
 #include "proto/packing.h"
+#include "vector_avx512.h"
 
 #define ALWAYS static inline __attribute__((always_inline))
 #define VECTORS 8 /* of 16 channels in a block of 128 */
@@ -26,22 +27,44 @@ ALWAYS uint32_t channel_of(const struct block *b, int units, int v)
     return b->first + (uint32_t)(v / units) * b->words + 16u * (uint32_t)(v % units);
 }
 
-/** Store 32 channels that follow each other. Two halves measured faster into the caches, whole
- * lines past them. */
-ALWAYS void put(uint16_t *to, __m256i low, __m256i high, bool stream)
+ALWAYS __m256i to_f16(__m512 x)
+{
+    return _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT);
+}
+
+/** How rows leave: known at each call. */
+struct way {
+    enum qr_dtype dtype;
+    bool turns, stream;
+};
+
+/** Store 32 channels that follow each other, as 2-byte values. Two halves measured faster into
+ * the caches, whole lines past them. */
+ALWAYS void put_halves(uint8_t *to, __m256i low, __m256i high, bool stream)
 {
     if (stream) {
         const __m512i line = _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
         _mm512_stream_si512((void *)to, line);
     } else {
         _mm256_storeu_si256((void *)to, low);
-        _mm256_storeu_si256((void *)(to + 16), high);
+        _mm256_storeu_si256((void *)(to + 32), high);
     }
 }
 
-ALWAYS __m256i to_f16(__m512 x)
+/** 32 channels from `channel` of the row at `row`. */
+ALWAYS void put(uint8_t *row, uint32_t channel, __m512 low, __m512 high, struct way way)
 {
-    return _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT);
+    if (way.dtype == QR_F16) {
+        put_halves(row + 2 * channel, to_f16(low), to_f16(high), way.stream);
+    } else if (way.dtype == QR_BF16) {
+        put_halves(row + 2 * channel, vf_to_bf16(low), vf_to_bf16(high), way.stream);
+    } else if (way.stream) {
+        _mm512_stream_ps((void *)(row + 4 * channel), low);
+        _mm512_stream_ps((void *)(row + 4 * channel + 64), high);
+    } else {
+        _mm512_storeu_ps((void *)(row + 4 * channel), low);
+        _mm512_storeu_ps((void *)(row + 4 * channel + 64), high);
+    }
 }
 
 /**
@@ -51,7 +74,7 @@ ALWAYS __m256i to_f16(__m512 x)
 /* NOLINTNEXTLINE(readability-function-size): one inlined kernel, widths known at each call */
 ALWAYS void expand_block(const uint8_t *row, const struct block *b, int planes, int units,
                          const __m512 *scale, const __m512 *minimum, const float *turn,
-                         uint32_t half, uint16_t *to, bool stream)
+                         uint32_t half, uint8_t *to, struct way way)
 {
     const int width = 16 / planes, vectors = planes * units;
     __m512i words[4];
@@ -72,7 +95,7 @@ ALWAYS void expand_block(const uint8_t *row, const struct block *b, int planes, 
         x[v + vectors / 2] = _mm512_fmadd_ps(x2, c, _mm512_mul_ps(x1, s));
     }
     for (int v = 0; v < vectors; v += 2) /* one unit: words == 16, the next plane follows */
-        put(to + channel_of(b, units, v), to_f16(x[v]), to_f16(x[v + 1]), stream);
+        put(to, channel_of(b, units, v), x[v], x[v + 1], way);
 }
 
 /** The rows of one head that share scales, and where they go. */
@@ -96,7 +119,7 @@ ALWAYS __m512 down(int planes, int units, int v)
 /** Groups along tokens: scales stay in registers for the whole span. */
 ALWAYS void span_channels(const struct qr_tensor *t, const struct span *s,
                           const struct block *b, int planes, int units,
-                          const struct qr_expand *to, const float *turn, bool stream)
+                          const struct qr_expand *to, const float *turn, struct way way)
 {
     const uint16_t *scales =
         (const uint16_t *)s->scales + (size_t)(s->first / t->spec.group) * 2 * t->dim;
@@ -113,8 +136,8 @@ ALWAYS void span_channels(const struct qr_tensor *t, const struct span *s,
     turn = turn ? turn + s->first * dim : NULL;
     for (uint32_t token = s->first; token < s->last; token++) {
         if (!skips(to, token))
-            expand_block(row, b, planes, units, scale, minimum, turn, (uint32_t)dim / 2,
-                         (uint16_t *)(void *)at, stream);
+            expand_block(row, b, planes, units, scale, minimum, turn, (uint32_t)dim / 2, at,
+                         way);
         row += s->row_bytes;
         at += to->token_stride;
         turn = turn ? turn + dim : NULL;
@@ -124,7 +147,7 @@ ALWAYS void span_channels(const struct qr_tensor *t, const struct span *s,
 /** Groups along channels: scales are broadcast row by row. */
 ALWAYS void span_tokens(const struct qr_tensor *t, const struct span *s, const struct block *b,
                         int planes, int units, const struct qr_expand *to, const float *turn,
-                        bool stream)
+                        struct way way)
 {
     const uint32_t group_bits = (uint32_t)__builtin_ctz(t->spec.group);
     const size_t groups = (t->dim + t->spec.group - 1u) >> group_bits;
@@ -140,37 +163,45 @@ ALWAYS void span_tokens(const struct qr_tensor *t, const struct span *s, const s
         if (!skips(to, token))
             expand_block(s->codes + (size_t)token * s->row_bytes, b, planes, units, scale,
                          minimum, turn ? turn + (size_t)token * t->dim : NULL, t->dim / 2,
-                         qr_expand_at(to, token, s->head), stream);
+                         qr_expand_at(to, token, s->head), way);
     }
 }
 
 /** All blocks of a span; `words` of a row, 0: only known at run time. */
 ALWAYS void span_blocks(const struct qr_tensor *t, const struct span *s, int planes, int units,
-                        uint32_t words, const struct qr_expand *to, bool turns, bool stream)
+                        uint32_t words, const struct qr_expand *to, struct way way)
 {
-    const float *turn = turns ? to->rotation : NULL;
+    const float *turn = way.turns ? to->rotation : NULL;
     struct block b = {words ? words : t->dim / (uint32_t)planes, 0};
     for (; b.first < b.words; b.first += 16u * (uint32_t)units)
         if (t->spec.axis == QR_AXIS_CHANNEL)
-            span_channels(t, s, &b, planes, units, to, turn, stream);
+            span_channels(t, s, &b, planes, units, to, turn, way);
         else
-            span_tokens(t, s, &b, planes, units, to, turn, stream);
+            span_tokens(t, s, &b, planes, units, to, turn, way);
 }
 
-/** One function per shape, straight code for each combination of rotation and store. */
+/** One function per shape, straight code for each output type, with and without rotation; FP16
+ * also for each kind of store. */
 #define SPAN_OF(name, planes, units, words)                                                    \
     static void name(const struct qr_tensor *t, const struct span *s,                          \
                      const struct qr_expand *to, bool stream)                                  \
     {                                                                                          \
-        if (to->rotation && stream)                                                            \
-            span_blocks(t, s, planes, units, words, to, true, true);                           \
-        else if (to->rotation)                                                                 \
-            span_blocks(t, s, planes, units, words, to, true, false);                          \
-        else if (stream)                                                                       \
-            span_blocks(t, s, planes, units, words, to, false, true);                          \
+        if (to->dtype == QR_F16 && stream)                                                     \
+            SPAN_TURNS(planes, units, words, QR_F16, true);                                    \
+        else if (to->dtype == QR_F16)                                                          \
+            SPAN_TURNS(planes, units, words, QR_F16, false);                                   \
+        else if (to->dtype == QR_BF16)                                                         \
+            SPAN_TURNS(planes, units, words, QR_BF16, stream);                                 \
         else                                                                                   \
-            span_blocks(t, s, planes, units, words, to, false, false);                         \
+            SPAN_TURNS(planes, units, words, QR_F32, stream);                                  \
     }
+#define SPAN_TURNS(planes, units, words, dtype, stream)                                        \
+    do {                                                                                       \
+        if (to->rotation)                                                                      \
+            span_blocks(t, s, planes, units, words, to, (struct way){dtype, true, stream});    \
+        else                                                                                   \
+            span_blocks(t, s, planes, units, words, to, (struct way){dtype, false, stream});   \
+    } while (0)
 SPAN_OF(span_2_128, 8, 1, 16)
 SPAN_OF(span_4_64, 4, 1, 16)
 SPAN_OF(span_4_128, 4, 2, 32)
@@ -202,8 +233,7 @@ bool qr_fused_multiply(const struct qr_tensor *t, const uint8_t *codes, const ui
 {
     const bool turns = to->rotation != NULL;
     span_fn *span = span_for(t);
-    if (!span || to->dtype != QR_F16 ||
-        (turns && (to->rope_layout != QR_ROPE_HALF || to->rotary_dim != t->dim)))
+    if (!span || (turns && (to->rope_layout != QR_ROPE_HALF || to->rotary_dim != t->dim)))
         return false;
     const size_t row_bytes = qr_row_bytes(t->dim, t->spec.bits);
     const size_t head_scales = qr_spec_scales_bytes(&t->spec, t->tokens, 1, t->dim);
