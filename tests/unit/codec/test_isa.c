@@ -8,6 +8,7 @@
 #include "proto/cpu.h"
 #include "proto/quant.h"
 #include "storage/codec/codec.h"
+#include "storage/codec/kernels.h"
 #include "tests/test.h"
 
 #define ROUNDS 300
@@ -225,6 +226,27 @@ static void conversion_agrees_and_names_the_first_bad_value(void **state)
     }
 }
 
+static void sums_of_squares_have_the_scalar_bits(void **state)
+{
+    (void)state;
+    for (int round = 0; round < ROUNDS; round++) {
+        const uint32_t dim = 16 + 8 * random_below(127), rows = 1 + random_below(9);
+        const uint32_t stride = dim + 8 * random_below(3), kind = random_below(6);
+        for (uint32_t i = 0; i < rows * stride; i++)
+            input[i] = random_f16(kind);
+        assert_true(qr_isa_force(QR_ISA_SCALAR));
+        const float expected = qr_row_kernels()->squares(input, stride, rows, dim);
+        for (int isa = QR_ISA_AVX2; isa <= QR_ISA_AVX512 && qr_isa_force((enum qr_isa)isa);
+             isa++) {
+            const float sum = qr_row_kernels()->squares(input, stride, rows, dim);
+            if (qr_f32_bits(sum) != qr_f32_bits(expected))
+                fail_msg("QUIRE_SEED=%llu: %s sums %u rows of %u to %a, scalar to %a",
+                         (unsigned long long)seed, qr_isa_name((enum qr_isa)isa), rows, dim,
+                         (double)sum, (double)expected);
+        }
+    }
+}
+
 int main(void)
 {
     const char *given = getenv("QUIRE_SEED");
@@ -234,6 +256,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_isa_gives_the_scalar_bytes),
         cmocka_unit_test(conversion_agrees_and_names_the_first_bad_value),
+        cmocka_unit_test(sums_of_squares_have_the_scalar_bits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
