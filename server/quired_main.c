@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -57,6 +58,20 @@ static quire_status set_up_signals(struct quired *d, struct qr_error *e)
     sigaddset(&set, SIGPIPE);
     if (pthread_sigmask(SIG_BLOCK, &set, NULL))
         return qr_error_set(e, QUIRE_EINTERNAL, "signals cannot be blocked");
+    return QUIRE_OK;
+}
+
+/* A connection is a descriptor, and gRPC stops accepting for good once there is none left. */
+static quire_status set_up_descriptors(struct quired *d, struct qr_error *e)
+{
+    struct rlimit limit;
+
+    (void)d;
+    (void)e;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+        limit.rlim_cur = limit.rlim_max;
+        (void)setrlimit(RLIMIT_NOFILE, &limit); /* then it stays what it is */
+    }
     return QUIRE_OK;
 }
 
@@ -241,10 +256,15 @@ static const struct set_up {
     quire_status (*up)(struct quired *d, struct qr_error *e);
     void (*down)(struct quired *d); /* also of a set-up that failed half-way; may be NULL */
 } set_ups[] = {
-    {"signals", set_up_signals, NULL},        {"log", set_up_log, NULL},
-    {"memory", set_up_memory, NULL},          {"addresses", set_up_addresses, NULL},
-    {"store", set_up_store, tear_down_store}, {"service", set_up_service, tear_down_service},
-    {"rpc", set_up_rpc, tear_down_rpc},       {"sockets", set_up_sockets, tear_down_sockets},
+    {"signals", set_up_signals, NULL},
+    {"log", set_up_log, NULL},
+    {"descriptors", set_up_descriptors, NULL},
+    {"memory", set_up_memory, NULL},
+    {"addresses", set_up_addresses, NULL},
+    {"store", set_up_store, tear_down_store},
+    {"service", set_up_service, tear_down_service},
+    {"rpc", set_up_rpc, tear_down_rpc},
+    {"sockets", set_up_sockets, tear_down_sockets},
     {"ready", set_up_ready, tear_down_ready},
 };
 #define SET_UP_COUNT (sizeof(set_ups) / sizeof(set_ups[0]))

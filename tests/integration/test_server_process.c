@@ -4,6 +4,9 @@
  * it ends well.
  */
 #include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 
 #include "quired.h"
 
@@ -71,6 +74,44 @@ static void a_second_server_does_not_take_the_socket(void **state)
     quired_clean(&first); /* and the socket is gone: the folder is empty */
 }
 
+static int connect_to(const struct quired *q)
+{
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    snprintf(to.sun_path, sizeof(to.sun_path), "%s", strchr(q->target, ':') + 1);
+    assert_true(fd >= 0);
+    assert_ok(connect(fd, (struct sockaddr *)(void *)&to, sizeof(to)));
+    return fd;
+}
+
+/* A server greets every connection with its settings, also past the soft limit. */
+static void connections_past_the_soft_limit_are_served(void **state)
+{
+    struct quired q;
+    struct rlimit before;
+    int fds[100];
+    char settings[9];
+    const struct timeval patience = {.tv_sec = 5};
+    (void)state;
+
+    assert_ok(getrlimit(RLIMIT_NOFILE, &before));
+    const struct rlimit low = {.rlim_cur = 64, .rlim_max = before.rlim_max};
+    quired_folder(&q);
+    assert_ok(setrlimit(RLIMIT_NOFILE, &low));
+    quired_start(&q, NULL);
+    assert_ok(setrlimit(RLIMIT_NOFILE, &before));
+    for (size_t i = 0; i < ARRAY_LEN(fds); i++)
+        fds[i] = connect_to(&q);
+    const int last = fds[ARRAY_LEN(fds) - 1];
+    assert_ok(setsockopt(last, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience)));
+    assert_int_equal(recv(last, settings, sizeof(settings), MSG_WAITALL), sizeof(settings));
+    for (size_t i = 0; i < ARRAY_LEN(fds); i++)
+        close(fds[i]);
+    quired_stop(&q);
+    quired_clean(&q);
+}
+
 static void a_free_port_is_chosen_and_told(void **state)
 {
     struct quired q;
@@ -123,6 +164,7 @@ int main(void)
         cmocka_unit_test(mistakes_end_it_with_a_message),
         cmocka_unit_test(it_answers_questions_and_exits),
         cmocka_unit_test(a_second_server_does_not_take_the_socket),
+        cmocka_unit_test(connections_past_the_soft_limit_are_served),
         cmocka_unit_test(a_free_port_is_chosen_and_told),
         cmocka_unit_test(a_start_that_fails_at_the_end_ends_it),
     };
