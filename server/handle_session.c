@@ -7,7 +7,9 @@
 
 #include "service.h"
 
-#define LIST_MAX 256 /* sessions in one reply */
+#define LIST_MAX 256   /* sessions in one reply */
+#define INFO_BYTES 512 /* most that one takes: a name of 255 bytes, numbers of 10 */
+#define RANGE_BYTES 40 /* most that a TokenRange takes */
 
 /* A SessionInfo message with its parts; borrows the info. */
 struct info_message {
@@ -168,7 +170,9 @@ quire_status qr_handle_list_sessions(void *arg, const struct qr_request *request
     if (status)
         return status;
     const Quire__V1__ListSessionsRequest *m = (Quire__V1__ListSessionsRequest *)message;
-    const size_t limit = m->limit && m->limit < LIST_MAX ? m->limit : LIST_MAX;
+    const size_t fit = request->scratch->reply_capacity / INFO_BYTES;
+    const size_t most = fit < LIST_MAX ? fit : LIST_MAX;
+    const size_t limit = m->limit && m->limit < most ? m->limit : most;
     struct list *list = malloc(sizeof(*list));
     if (!list)
         return qr_error_set(e, QUIRE_ENOMEM, "no memory for a list of %zu sessions", limit);
@@ -253,12 +257,13 @@ quire_status qr_handle_lookup(void *arg, const struct qr_request *request, size_
     const Quire__V1__LookupRequest *m = (Quire__V1__LookupRequest *)message;
     const struct qr_token_range what = {
         .position = m->position, .tokens = m->tokens, .layer = m->first_layer};
+    const size_t fit = request->scratch->reply_capacity / RANGE_BYTES;
     struct qr_range_list *list = malloc(sizeof(*list));
     if (!list)
         return qr_error_set(e, QUIRE_ENOMEM, "no memory for the missing ranges");
     status = qr_session_lookup(service->store, request->ns, m->session, &what, m->layers,
-                               list->ranges, QR_RANGES_MAX, &reply.n_missing, &more,
-                               &reply.length, e);
+                               list->ranges, fit < QR_RANGES_MAX ? fit : QR_RANGES_MAX,
+                               &reply.n_missing, &more, &reply.length, e);
     if (!status) {
         qr_range_list_fill(list, reply.n_missing);
         reply.missing = list->pointers;
