@@ -2,6 +2,7 @@
  *
  * The gRPC server object: limits, addresses, start, drain, end.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -9,6 +10,9 @@
 #include "rpc_call.h"
 
 #include <grpc/grpc_security.h>
+#include <grpc/support/log.h>
+
+#include "storage/base/log.h"
 
 #define KEEPALIVE_MS 60000      /* a silent connection is asked so often */
 #define KEEPALIVE_WAIT_MS 20000 /* and closed when it does not answer */
@@ -23,6 +27,20 @@ static grpc_arg integer(const char *key, int value)
 
     arg.value.integer = value;
     return arg;
+}
+
+/* gRPC quotes what strangers sent it: in our log that is data, one line, and ASCII. */
+static void log_grpc(gpr_log_func_args *args)
+{
+    char text[512];
+
+    snprintf(text, sizeof(text), "%s", args->message ? args->message : "");
+    for (char *c = text; *c; c++)
+        if ((unsigned char)*c >= 0x80)
+            *c = '?';
+    QR_LOG(args->severity == GPR_LOG_SEVERITY_ERROR ? QR_LOG_WARN : QR_LOG_DEBUG, "grpc.said",
+           QR_LOG_STR("file", args->file), QR_LOG_U64("line", (uint64_t)args->line),
+           QR_LOG_STR("text", text));
 }
 
 static grpc_server *make_server(const struct qr_rpc_config *config)
@@ -87,6 +105,7 @@ quire_status qr_rpc_create(const struct qr_rpc_config *config, struct qr_rpc **o
 
     if (!rpc)
         return qr_error_set(e, QUIRE_ENOMEM, "no memory for the server");
+    gpr_set_log_function(log_grpc);
     grpc_init();
     rpc->config = *config;
     rpc->server = make_server(config);

@@ -5,6 +5,10 @@
  */
 #include "rpc_fixture.h"
 
+#include <grpc/support/log.h>
+
+#include "storage/base/log.h"
+
 static void a_message_is_answered(void **state)
 {
     struct fixture f;
@@ -225,11 +229,36 @@ static void an_address_in_use_is_refused(void **state)
     assert_null(f.rpc);
 }
 
+/* It quotes strangers: their bytes must not break the log's lines. */
+static void what_grpc_says_is_a_line_of_the_log(void **state)
+{
+    struct fixture f;
+    char line[1024];
+    int ends[2];
+    const struct qr_rpc_config config = config_of();
+    (void)state;
+
+    start(&f, &config);
+    assert_ok(pipe(ends));
+    qr_log_configure(QR_LOG_INFO, QR_LOG_JSON, ends[1]);
+    gpr_log(GPR_ERROR, "value=%s", "\x86\"}\n{\"evil\":1");
+    qr_log_configure(QR_LOG_INFO, QR_LOG_TEXT, STDERR_FILENO);
+    close(ends[1]);
+    const ssize_t n = read(ends[0], line, sizeof(line) - 1);
+    close(ends[0]);
+    assert_true(n > 0);
+    line[n] = 0;
+    assert_non_null(strstr(line, "\"event\":\"grpc.said\""));
+    assert_non_null(strstr(line, "\"text\":\"value=?\\\"}\\u000a{\\\"evil\\\":1\"}\n"));
+    stop(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_message_is_answered),
         cmocka_unit_test(an_error_carries_its_details),
+        cmocka_unit_test(what_grpc_says_is_a_line_of_the_log),
         cmocka_unit_test(an_unknown_method_is_unimplemented),
         cmocka_unit_test(an_oversized_message_is_refused),
         cmocka_unit_test(a_conversation_answers_in_order_and_ends_at_an_error),
