@@ -30,6 +30,9 @@ static const struct shape shapes[] = {
     {40, 1024, 1024, 6, false, 0, 50.0f, 0, 1, 0, 0},
     {1100, 32, 16, 2, true, 1000, 0, 0, 0, 32, QR_ROPE_HALF},
     {50, 128, 128, 4, true, 1, 0, 0, 0, 0, 0},
+    {60, 64, 64, 3, true, 0, 1e6f, 0, 0, 0, 0}, /* caps that nothing reaches */
+    {60, 64, 64, 3, true, 0, 1e30f, 0, 0, 0, 0},
+    {60, 64, 64, 3, true, 0, 0.01f, 0, 0, 0, 0},
 };
 
 /** Everything a case needs; positions of queries straddle the end of the rows. */
