@@ -7,6 +7,7 @@
  *  2. a segment that a write or sync failed on takes no more records: behind the failure there
  *     is nothing that anybody relies on;
  *  3. a segment is deleted only when no record in it is in the account and a younger one
+ *     exists, after the replay, and never between the write of a group and its entry.
  * exists.
  */
 #include "tail_log.h"
@@ -41,10 +42,10 @@ static quire_status fill_in(struct qr_tail_log_config *config, struct qr_error *
         return qr_error_set(
             e, QUIRE_EINVAL, "tail log segments of %u bytes: a multiple of %u from %u to %u",
             config->segment_bytes, QR_DISK_BLOCK, SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX);
-    if (config->max_bytes / 2 < config->segment_bytes)
+    if (config->max_bytes / 3 < config->segment_bytes)
         return qr_error_set(e, QUIRE_EINVAL,
                             "tail log of at most %" PRIu64
-                            " bytes: two segments of %u at least",
+                            " bytes: three segments of %u at least",
                             config->max_bytes, config->segment_bytes);
     return QUIRE_OK;
 }
@@ -307,6 +308,8 @@ static quire_status copy_pending(struct qr_tail_log *log, struct qr_tail_group *
 static quire_status sync_io_locked(struct qr_tail_log *log, struct qr_error *e)
 {
     struct qr_tail_group group = {0};
+
+    qr_tail_segments_sweep(log);
     quire_status status = copy_pending(log, &group);
     struct qr_tail_landing *landings =
         status == QUIRE_OK ? calloc(group.count + 1, sizeof(*landings)) : NULL;
@@ -335,8 +338,15 @@ static quire_status sync_io_locked(struct qr_tail_log *log, struct qr_error *e)
 
 quire_status qr_tail_log_sync(struct qr_tail_log *log, struct qr_error *e)
 {
+    bool moved = true;
+
     pthread_mutex_lock(&log->io_lock);
-    const quire_status status = sync_io_locked(log, e);
+    quire_status status = sync_io_locked(log, e);
+    while (status == QUIRE_EFULL && moved) {
+        if (qr_tail_move_sparse(log, &moved, NULL) != QUIRE_OK || !moved)
+            break;
+        status = sync_io_locked(log, e);
+    }
     pthread_mutex_unlock(&log->io_lock);
     return status;
 }

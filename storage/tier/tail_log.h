@@ -20,7 +20,8 @@ struct qr_tail_log_config {
     int folder_fd;          /* of the store's first folder; tail/ is made in it */
     const uint8_t *store;   /* uuid [16]; copied */
     uint32_t segment_bytes; /* 0: 64 MiB; multiple of 4 KiB, at least 64 KiB */
-    uint64_t max_bytes;     /* of all segments, hard; 0: 1 GiB; at least 2 segments */
+    uint64_t max_bytes;     /* of all segments, hard; 0: 1 GiB; at least 3 segments, one
+                               of which is kept for moves */
     uint64_t pending_max;   /* bytes appended and not synced; 0: segment_bytes */
 };
 
@@ -66,14 +67,15 @@ quire_status qr_tail_log_replay(struct qr_tail_log *log, qr_tail_log_replay_fn *
 /**
  * Take a copy of a record for the next sync.
  *
- * Threads: any.  Errors: ETOOBIG, EAGAIN (pending_max), EFULL (max_bytes), ENOMEM; nothing is
- * taken then.
+ * Threads: any, after the replay.
+ * Errors:  ETOOBIG, EAGAIN (pending_max: sync first), ENOMEM; nothing is taken then.
  */
 quire_status qr_tail_log_append(struct qr_tail_log *log, const struct qr_tail_record *record,
                                 uint64_t *sequence_out);
 /**
  * Make durable what was appended before the call. On failure the records stay pending, and the
  * next sync tries again in a new segment. Any thread; one at a time does the work.
+ * Errors: EFULL (max_bytes, or the file system), EIO, ENOMEM.
  */
 quire_status qr_tail_log_sync(struct qr_tail_log *log, struct qr_error *e);
 

@@ -66,7 +66,10 @@ struct qr_tail_log {
     pthread_mutex_t io_lock;           /* outside lock: writes, syncs, moves, one at a time */
     pthread_mutex_t lock;
     struct qr_tail_segment *first, *last; /* list: io_lock; counts: lock */
-    uint64_t next_sequence;               /* guarded by lock, like all below */
+    bool moving;   /* guarded by io_lock: the segment kept free for moves may be used */
+    bool replayed; /* guarded by io_lock: until then no record is in the account, so that
+                      nothing may be taken for dead */
+    uint64_t next_sequence; /* guarded by lock, like all below */
     struct qr_tail_group pending;
     struct qr_tail_lane *buckets[QR_TAIL_LANE_BUCKETS];
     struct qr_tail_log_stat stat;
@@ -110,12 +113,19 @@ quire_status qr_tail_segments_find(struct qr_tail_log *log, struct qr_error *e);
 /** A segment with room for `bytes`: the last one or a new one. EFULL, EIO. */
 quire_status qr_tail_segment_for(struct qr_tail_log *log, uint32_t bytes,
                                  struct qr_tail_segment **out, struct qr_error *e);
-/** Delete closed segments without live records, but for the last of all. */
+/** Delete closed segments without live records, but for the last of all; nothing before the
+ * replay. Not between the write of a group and its entry in the account. */
 void qr_tail_segments_sweep(struct qr_tail_log *log);
 void qr_tail_segments_close(struct qr_tail_log *log);
 /** Whole contents up to the end of file; *out to be freed. ENOMEM, EIO. */
 quire_status qr_tail_segment_load(struct qr_tail_log *log, struct qr_tail_segment *segment,
                                   uint8_t **out, size_t *bytes_out, struct qr_error *e);
+
+/* ---- tail_log_replay.c ------------------------------------------------------------------ */
+
+/** Move the live records of the first sparse segment and delete what is empty; *moved_out:
+ * there was one. io_lock held. */
+quire_status qr_tail_move_sparse(struct qr_tail_log *log, bool *moved_out, struct qr_error *e);
 
 /* ---- tail_log.c: groups ----------------------------------------------------------------- */
 

@@ -100,7 +100,15 @@ static quire_status replay_segment(struct qr_tail_log *log, struct qr_tail_segme
             report_end(report, segment->number, segment->used, follows);
     }
     free(contents);
-    return status == QUIRE_OK ? status : qr_error_set(e, status, "no memory for the tail log");
+    if (status != QUIRE_OK)
+        return qr_error_set(e, status, "no memory for the tail log");
+    /* What a process left unsynced when it died counts from now on, so it must stay. */
+    const int error = log->config.io->sync(log->config.io, segment->fd);
+    if (error != 0)
+        return qr_error_set(e, qr_disk_status(error),
+                            "tail log: cannot sync segment %" PRIu64 ": %s", segment->number,
+                            strerror(-error));
+    return QUIRE_OK;
 }
 
 quire_status qr_tail_log_replay(struct qr_tail_log *log, qr_tail_log_replay_fn *each, void *arg,
@@ -112,8 +120,8 @@ quire_status qr_tail_log_replay(struct qr_tail_log *log, qr_tail_log_replay_fn *
     pthread_mutex_lock(&log->io_lock);
     for (struct qr_tail_segment *s = log->first; s && status == QUIRE_OK; s = s->next)
         status = replay_segment(log, s, each, arg, report, e);
-    if (status == QUIRE_OK)
-        qr_tail_segments_sweep(log);
+    log->replayed = status == QUIRE_OK;
+    qr_tail_segments_sweep(log);
     pthread_mutex_unlock(&log->io_lock);
     return status;
 }
@@ -191,15 +199,26 @@ static quire_status move_segment(struct qr_tail_log *log, struct qr_tail_segment
     return status;
 }
 
-quire_status qr_tail_log_compact(struct qr_tail_log *log, struct qr_error *e)
+quire_status qr_tail_move_sparse(struct qr_tail_log *log, bool *moved_out, struct qr_error *e)
 {
+    struct qr_tail_segment *sparse = log->replayed ? sparse_segment(log) : NULL;
     quire_status status = QUIRE_OK;
 
-    pthread_mutex_lock(&log->io_lock);
-    struct qr_tail_segment *sparse = sparse_segment(log);
+    *moved_out = sparse != NULL;
+    log->moving = true;
     if (sparse)
         status = move_segment(log, sparse, e);
+    log->moving = false;
     qr_tail_segments_sweep(log);
+    return status;
+}
+
+quire_status qr_tail_log_compact(struct qr_tail_log *log, struct qr_error *e)
+{
+    bool moved;
+
+    pthread_mutex_lock(&log->io_lock);
+    const quire_status status = qr_tail_move_sparse(log, &moved, e);
     pthread_mutex_unlock(&log->io_lock);
     return status;
 }

@@ -150,6 +150,7 @@ quire_status qr_tail_segments_find(struct qr_tail_log *log, struct qr_error *e)
     for (size_t i = 0; i < count && status == QUIRE_OK; i++)
         status = segment_enter(log, numbers[i], e);
     free(numbers);
+    log->replayed = count == 0;
     return status;
 }
 
@@ -181,7 +182,9 @@ static quire_status segment_make(struct qr_tail_log *log, struct qr_error *e)
     char name[NAME_BYTES];
     uint32_t file_bytes;
 
-    if (log->stat.file_bytes + log->config.segment_bytes > log->config.max_bytes)
+    /* Without the last segment nothing could be moved together once the log is full. */
+    const uint64_t kept = log->moving ? 0 : log->config.segment_bytes;
+    if (log->stat.file_bytes + log->config.segment_bytes + kept > log->config.max_bytes)
         return qr_error_set(e, QUIRE_EFULL,
                             "tail log: its %" PRIu64 " bytes are full: seal or drop sessions, "
                             "or raise its limit",
@@ -216,7 +219,6 @@ quire_status qr_tail_segment_for(struct qr_tail_log *log, uint32_t bytes,
     }
     if (last)
         last->closed = true;
-    qr_tail_segments_sweep(log);
     const quire_status status = segment_make(log, e);
     if (status == QUIRE_OK)
         *out = log->last;
@@ -228,6 +230,8 @@ void qr_tail_segments_sweep(struct qr_tail_log *log)
     struct qr_disk_io *io = log->config.io;
     char name[NAME_BYTES];
 
+    if (!log->replayed)
+        return;
     for (struct qr_tail_segment **at = &log->first; *at && *at != log->last;) {
         struct qr_tail_segment *segment = *at;
         pthread_mutex_lock(&log->lock);

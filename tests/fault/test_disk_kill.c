@@ -5,6 +5,8 @@
  * acknowledged: nothing acknowledged is lost, nothing is wrong, the cap is kept.
  *
  * usage: test_disk_kill [KILLS]; QUIRE_SEED replays the choices (not the moments).
+ *        test_disk_kill write|check DIR MODEL, for power_cut: write for ever, or check once, a
+ *        store whose model is in a file
  */
 #include "storage/base/log.h"
 #include "tests/unit/tier/disk_pages.h"
@@ -83,8 +85,12 @@ static void check_pages(struct qr_disk *disk)
     }
 }
 
+#define TAIL_MAX 65536u
+
+/* Moved records come after younger ones, so rows are ticked off and counted at the end. */
 struct found {
     uint64_t sealed[LANES], rows[LANES];
+    bool seen[LANES][TAIL_MAX]; /* by distance from sealed */
 };
 
 static void fill_row(uint8_t *out, uint32_t lane, uint64_t position)
@@ -103,14 +109,15 @@ static bool check_record(void *arg, const struct qr_tail_record *record)
             (unsigned long long)record->position);
     if (record->position < found->sealed[record->lane])
         return false;
-    if (record->position == found->rows[record->lane])
-        found->rows[record->lane]++;
+    const uint64_t distance = record->position - found->sealed[record->lane];
+    REQUIRE(distance < TAIL_MAX, "row %llu", (unsigned long long)record->position);
+    found->seen[record->lane][distance] = true;
     return true;
 }
 
 static void check_lanes(struct qr_disk *disk)
 {
-    struct found found = {0};
+    static struct found found;
     struct qr_tail_log_report report;
 
     for (uint32_t l = 0; l < LANES; l++) {
@@ -130,6 +137,8 @@ static void check_lanes(struct qr_disk *disk)
             "replay");
     REQUIRE(report.damaged == 0, "the log is damaged");
     for (uint32_t l = 0; l < LANES; l++) {
+        while (found.seen[l][found.rows[l] - found.sealed[l]])
+            found.rows[l]++;
         REQUIRE(found.rows[l] >= model->lanes[l].acknowledged &&
                     found.rows[l] <= model->lanes[l].tried,
                 "lane %u has %llu rows, %llu were acknowledged", l,
@@ -238,7 +247,7 @@ static void seal_lane(struct qr_disk *disk)
     qr_disk_batch_free(&batch);
 }
 
-static void writer(void)
+static struct qr_disk *open_and_check(void)
 {
     struct qr_disk *disk = NULL;
     struct qr_error e = {0};
@@ -258,6 +267,13 @@ static void writer(void)
     check_pages(disk);
     check_lanes(disk);
     model->checked = 1;
+    return disk;
+}
+
+static void writer(void)
+{
+    struct qr_disk *disk = open_and_check();
+
     for (;;) {
         const uint64_t what = next_random() % 8;
         if (what < 3)
@@ -301,25 +317,53 @@ static void run_and_kill(uint32_t kill_number)
     (void)waitpid(child, &status, 0);
 }
 
-int main(int argc, char **argv)
+static struct model *map_model(int fd)
 {
-    const uint32_t kills = argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 10) : KILLS;
-    const char *given = getenv("QUIRE_SEED");
+    const int flags = MAP_SHARED | (fd < 0 ? MAP_ANONYMOUS : 0);
+    void *at = mmap(NULL, sizeof(*model), PROT_READ | PROT_WRITE, flags, fd, 0);
+
+    REQUIRE(at != MAP_FAILED, "no memory");
+    return at;
+}
+
+static int run_once(const char *mode, const char *model_path)
+{
+    const int fd = open(model_path, O_RDWR | O_CREAT, 0600);
+
+    REQUIRE(fd >= 0 && ftruncate(fd, sizeof(*model)) == 0, "%s", model_path);
+    model = map_model(fd);
+    if (strcmp(mode, "write") == 0)
+        writer();
+    struct qr_disk *disk = open_and_check();
+    qr_disk_close(&disk);
+    return 0;
+}
+
+static int run_kills(uint32_t kills)
+{
     char *path = test_folder();
 
-    seed = given ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
-    printf("QUIRE_SEED=%llu\n", (unsigned long long)seed);
-    fflush(stdout);
     folder = path;
-    model =
-        mmap(NULL, sizeof(*model), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (model == MAP_FAILED)
-        return 1;
-    qr_log_configure(QR_LOG_ERROR, QR_LOG_TEXT, 2);
+    model = map_model(-1);
     for (uint32_t i = 0; i < kills; i++)
         run_and_kill(i);
     printf("%u kills in %llu commits: nothing acknowledged was lost, nothing was wrong\n",
            kills, (unsigned long long)model->commits);
     test_folder_remove(path);
     return model->commits > kills ? 0 : 1;
+}
+
+int main(int argc, char **argv)
+{
+    const char *given = getenv("QUIRE_SEED");
+
+    seed = given ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
+    qr_log_configure(QR_LOG_ERROR, QR_LOG_TEXT, 2);
+    if (argc == 4) {
+        folder = argv[2];
+        return run_once(argv[1], argv[3]);
+    }
+    printf("QUIRE_SEED=%llu\n", (unsigned long long)seed);
+    fflush(stdout);
+    return run_kills(argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 10) : KILLS);
 }

@@ -225,6 +225,50 @@ static void sparse_segments_are_moved_together(void **state)
     teardown(&f);
 }
 
+static void nothing_is_taken_for_dead_before_the_replay(void **state)
+{
+    struct fixture f;
+    struct replayed r = {0};
+    struct qr_tail_log_report report;
+    (void)state;
+
+    setup(&f);
+    for (uint32_t i = 0; i < 8; i++) {
+        assert_ok(append_to(&f, 0, i * 4, 4, 20000));
+        assert_ok(qr_tail_log_sync(f.log, NULL));
+    }
+    const uint32_t before = files(&f);
+    qr_tail_log_close(&f.log);
+    assert_ok(qr_tail_log_open(&f.config, &f.log, NULL));
+    assert_ok(qr_tail_log_compact(f.log, NULL));
+    assert_ok(qr_tail_log_sync(f.log, NULL));
+    assert_int_equal(files(&f), before);
+    assert_ok(qr_tail_log_replay(f.log, on_record, &r, &report, NULL));
+    assert_int_equal(r.lengths[0], 32);
+    teardown(&f);
+}
+
+static void a_group_may_span_many_segments(void **state)
+{
+    struct fixture f;
+    struct replayed r = {0};
+    struct qr_tail_log_report report;
+    (void)state;
+
+    setup(&f);
+    qr_tail_log_close(&f.log);
+    f.config.pending_max = 8 * SEGMENT;
+    assert_ok(qr_tail_log_open(&f.config, &f.log, NULL));
+    for (uint32_t i = 0; i < 10; i++)
+        assert_ok(append_to(&f, 0, i * 4, 4, 30000));
+    assert_ok(qr_tail_log_sync(f.log, NULL));
+    assert_true(files(&f) >= 5);
+    reopen(&f, &r, &report);
+    assert_int_equal(r.lengths[0], 40);
+    assert_int_equal(report.records, 10);
+    teardown(&f);
+}
+
 static void a_cut_counts_records_from_its_sequence_on(void **state)
 {
     struct fixture f;
@@ -324,6 +368,8 @@ int main(void)
         cmocka_unit_test(sealed_rows_let_their_segments_go),
         cmocka_unit_test(a_full_log_says_so_and_recovers),
         cmocka_unit_test(sparse_segments_are_moved_together),
+        cmocka_unit_test(nothing_is_taken_for_dead_before_the_replay),
+        cmocka_unit_test(a_group_may_span_many_segments),
         cmocka_unit_test(a_cut_counts_records_from_its_sequence_on),
         cmocka_unit_test(failed_syncs_keep_the_rows_for_the_next),
         cmocka_unit_test(limits_are_kept),
