@@ -274,8 +274,16 @@ static int redis_start(struct store *s, const char *scratch, const struct worklo
 }
 
 const struct store_ops memcached_ops = {
-    "memcached", memcached_start, pipe_append, pipe_fetch, pipe_stop,
+    .name = "memcached",
+    .start = memcached_start,
+    .append = pipe_append,
+    .fetch = pipe_fetch,
+    .stop = pipe_stop,
 };
 const struct store_ops redis_ops = {
-    "redis", redis_start, pipe_append, pipe_fetch, pipe_stop,
+    .name = "redis",
+    .start = redis_start,
+    .append = pipe_append,
+    .fetch = pipe_fetch,
+    .stop = pipe_stop,
 };

@@ -98,7 +98,8 @@ static int server_start(struct store *s, const char *scratch, const struct workl
         fprintf(stderr, "peers: cannot tell where quired is\n");
         return -1;
     }
-    snprintf(s->socket_path, sizeof(s->socket_path), "%s/quire.sock", scratch);
+    const char *name = s->ops->by_layer ? "layers" : "blocks";
+    snprintf(s->socket_path, sizeof(s->socket_path), "%s/%s.sock", scratch, name);
     s->port = port_pick();
     if (s->transport == TRANSPORT_UNIX)
         snprintf(target, sizeof(target), "unix:%s", s->socket_path);
@@ -106,7 +107,7 @@ static int server_start(struct store *s, const char *scratch, const struct workl
         snprintf(target, sizeof(target), "127.0.0.1:%u", s->port);
     snprintf(memory, sizeof(memory), "%zuMiB", 2 * (workload_bytes(w) >> 20) + 128);
     char *argv[] = {path, "--listen", target, "--memory", memory, "--log-level", "warn", NULL};
-    s->server = process_start(scratch, "quired", argv);
+    s->server = process_start(scratch, name, argv);
     if (s->server < 0)
         return -1;
     struct state *q = s->state;
@@ -143,14 +144,15 @@ static int new_session(struct state *q)
     return quire_session_open(q->client, name, &options, &q->session) ? failed("open") : 0;
 }
 
+/* `tokens` tokens of one layer, from `token` on. */
 static int submit_append(struct state *q, const struct workload *w, uint32_t layer,
-                         uint32_t token, struct flight *f)
+                         uint32_t token, uint32_t tokens, struct flight *f)
 {
     const size_t at = ((size_t)layer * w->tokens + token) * w->heads * w->dim;
     f->from_key = w->key + at;
     f->from_value = w->value + at;
     const struct quire_append append = {.position = token,
-                                        .tokens = w->block_tokens,
+                                        .tokens = tokens,
                                         .first_layer = layer,
                                         .layers = 1,
                                         .dtype = QUIRE_F16,
@@ -160,30 +162,41 @@ static int submit_append(struct state *q, const struct workload *w, uint32_t lay
 }
 
 /* Appends in flight together have to name different layers, so a layer is a slot. */
-static int quire_pass_append(struct store *s, const struct workload *w)
+static int append_pieces(struct store *s, const struct workload *w, uint32_t tokens)
 {
     struct state *q = s->state;
     struct flight flights[PEERS_DEPTH] = {0};
     int bad = new_session(q);
-    for (uint32_t token = 0; token < w->tokens && !bad; token += w->block_tokens)
+    for (uint32_t token = 0; token < w->tokens && !bad; token += tokens)
         for (uint32_t layer = 0; layer < w->layers && !bad; layer++) {
             struct flight *f = &flights[layer % PEERS_DEPTH];
-            bad = land(f) || submit_append(q, w, layer, token, f);
+            bad = land(f) || submit_append(q, w, layer, token, tokens, f);
         }
     return land_all(flights) || bad ? -1 : 0;
 }
 
-static int submit_fetch(struct state *q, const struct workload *w, uint32_t block,
-                        struct flight *f)
+static int append_blocks(struct store *s, const struct workload *w)
 {
-    const uint32_t of_layer = w->tokens / w->block_tokens;
-    const size_t part = (size_t)w->block_tokens * w->heads * w->dim;
-    f->into_key = w->into + 2 * block * part;
-    f->into_value = w->into + (2 * block + 1) * part;
-    const struct quire_fetch fetch = {.position =
-                                          (uint64_t)(block % of_layer) * w->block_tokens,
-                                      .tokens = w->block_tokens,
-                                      .first_layer = block / of_layer,
+    return append_pieces(s, w, w->block_tokens);
+}
+
+static int append_layers(struct store *s, const struct workload *w)
+{
+    return append_pieces(s, w, w->tokens);
+}
+
+/* Piece number `piece` of `tokens` tokens each; pieces follow each other in layer after layer,
+ * and each is delivered as its keys, then its values. */
+static int submit_fetch(struct state *q, const struct workload *w, uint32_t piece,
+                        uint32_t tokens, struct flight *f)
+{
+    const uint32_t of_layer = w->tokens / tokens;
+    const size_t part = (size_t)tokens * w->heads * w->dim;
+    f->into_key = w->into + 2 * piece * part;
+    f->into_value = w->into + (2 * piece + 1) * part;
+    const struct quire_fetch fetch = {.position = (uint64_t)(piece % of_layer) * tokens,
+                                      .tokens = tokens,
+                                      .first_layer = piece / of_layer,
                                       .layers = 1,
                                       .dtype = QUIRE_F16,
                                       .layout = QUIRE_TOKEN_MAJOR,
@@ -192,17 +205,27 @@ static int submit_fetch(struct state *q, const struct workload *w, uint32_t bloc
     return quire_fetch_submit(q->session, &fetch, &f->op) ? failed("fetch") : 0;
 }
 
-static int quire_pass_fetch(struct store *s, const struct workload *w)
+static int fetch_pieces(struct store *s, const struct workload *w, uint32_t tokens)
 {
     struct state *q = s->state;
     struct flight flights[PEERS_DEPTH] = {0};
-    const uint32_t count = w->layers * (w->tokens / w->block_tokens);
+    const uint32_t count = w->layers * (w->tokens / tokens);
     int bad = 0;
-    for (uint32_t block = 0; block < count && !bad; block++) {
-        struct flight *f = &flights[block % PEERS_DEPTH];
-        bad = land(f) || submit_fetch(q, w, block, f);
+    for (uint32_t piece = 0; piece < count && !bad; piece++) {
+        struct flight *f = &flights[piece % PEERS_DEPTH];
+        bad = land(f) || submit_fetch(q, w, piece, tokens, f);
     }
     return land_all(flights) || bad ? -1 : 0;
+}
+
+static int fetch_blocks(struct store *s, const struct workload *w)
+{
+    return fetch_pieces(s, w, w->block_tokens);
+}
+
+static int fetch_layers(struct store *s, const struct workload *w)
+{
+    return fetch_pieces(s, w, w->tokens);
 }
 
 static void quire_stop(struct store *s)
@@ -218,6 +241,20 @@ static void quire_stop(struct store *s)
     s->server = 0;
 }
 
-const struct store_ops quire_ops = {
-    "quire", quire_start, quire_pass_append, quire_pass_fetch, quire_stop,
+const struct store_ops quire_block_ops = {
+    .name = "quire, blocks",
+    .is_quire = true,
+    .start = quire_start,
+    .append = append_blocks,
+    .fetch = fetch_blocks,
+    .stop = quire_stop,
+};
+const struct store_ops quire_layer_ops = {
+    .name = "quire, layers",
+    .is_quire = true,
+    .by_layer = true,
+    .start = quire_start,
+    .append = append_layers,
+    .fetch = fetch_layers,
+    .stop = quire_stop,
 };

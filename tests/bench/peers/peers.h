@@ -6,6 +6,7 @@
 #ifndef QR_BENCH_PEERS_H
 #define QR_BENCH_PEERS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -24,7 +25,7 @@ struct workload {
     const uint16_t *value; /* likewise */
     const uint16_t
         *blocks;    /* [layers][blocks][2][block_tokens][heads][dim]: keys, then values */
-    uint16_t *into; /* as `blocks`: where a fetch delivers */
+    uint16_t *into; /* where a fetch delivers: as `blocks`, or by layer */
 };
 
 /** Bytes of the keys and values of all tokens. */
@@ -46,6 +47,8 @@ struct store {
 
 struct store_ops {
     const char *name;
+    bool is_quire;
+    bool by_layer; /* delivers [layers][2][tokens][heads][dim]: keys, then values */
     /** Start a server of our own and connect. `scratch` is a folder that the caller removes. */
     int (*start)(struct store *s, const char *scratch, const struct workload *w);
     /** Write all blocks; they replace those of an earlier pass. */
@@ -58,7 +61,7 @@ struct store_ops {
 
 extern const struct store_ops memcached_ops;
 extern const struct store_ops redis_ops;
-extern const struct store_ops quire_ops;
+extern const struct store_ops quire_block_ops, quire_layer_ops;
 
 /** Start argv[0] with its output in scratch/<name>.log; it dies with us. */
 pid_t process_start(const char *scratch, const char *name, char *const argv[]);
