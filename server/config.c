@@ -177,6 +177,12 @@ static quire_status check_text(const struct qr_option_row *row, const char *valu
     return refuse(row, value, origin, wanted, e);
 }
 
+/* Items are joined by commas: an empty one would end the list early. */
+static bool has_empty_item(const char *value)
+{
+    return value[0] == ',' || strstr(value, ",,") || value[strlen(value) - 1] == ',';
+}
+
 static quire_status set_text(const struct qr_option_row *row, struct qr_option_value *target,
                              const char *value, bool append, const char *origin,
                              struct qr_error *e)
@@ -187,6 +193,8 @@ static quire_status set_text(const struct qr_option_row *row, struct qr_option_v
 
     if (status)
         return status;
+    if (row->type == QR_TYPE_LIST && has_empty_item(value))
+        return refuse(row, value, origin, "a list without empty items", e);
     if (join)
         target->text[kept - 1] = ',';
     memcpy(target->text + kept, value, strlen(value) + 1);

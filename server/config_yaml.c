@@ -22,6 +22,21 @@ struct reader {
     bool seen[QR_OPTION_COUNT];
 };
 
+/* The anchor that the current event defines, if any. */
+static bool has_anchor(const yaml_event_t *event)
+{
+    switch (event->type) {
+    case YAML_SCALAR_EVENT:
+        return event->data.scalar.anchor;
+    case YAML_SEQUENCE_START_EVENT:
+        return event->data.sequence_start.anchor;
+    case YAML_MAPPING_START_EVENT:
+        return event->data.mapping_start.anchor;
+    default:
+        return event->type == YAML_ALIAS_EVENT;
+    }
+}
+
 static void where(const struct reader *r, char out[288])
 {
     snprintf(out, 288, "%.240s:%zu", r->name, r->event.start_mark.line + 1);
@@ -41,7 +56,8 @@ static quire_status advance(struct reader *r)
     yaml_event_delete(&r->event);
     memset(&r->event, 0, sizeof(r->event));
     if (yaml_parser_parse(&r->parser, &r->event))
-        return QUIRE_OK;
+        return has_anchor(&r->event) ? refuse(r, "an anchor or alias; say the value itself")
+                                     : QUIRE_OK;
     return qr_error_set(r->e, QUIRE_EINVAL, "%.120s:%zu: not YAML: %s", r->name,
                         r->parser.problem_mark.line + 1,
                         r->parser.problem ? r->parser.problem : "unreadable");
