@@ -40,8 +40,8 @@ static void a_drain_lets_calls_finish_and_refuses_new_ones(void **state)
 
     struct drain drain = {.rpc = f.rpc, .timeout_ms = 5000};
     assert_ok(pthread_create(&thread, NULL, run_drain, &drain));
-    usleep(20000);
-    assert_int_equal(raw_unary(&f.client, &call, "/t/Echo", "x", 1, out, 64), -1);
+    while (raw_unary(&f.client, &call, "/t/Echo", "x", 1, out, 64) >= 0)
+        raw_end(&call); /* until the drain has begun */
     assert_int_equal(call.status, GRPC_STATUS_UNAVAILABLE);
     const size_t n = raw_trailer(&call, QR_WIRE_STATUS_KEY, packed, sizeof(packed));
     assert_true(qr_wire_status_parse(packed, n, &e));
