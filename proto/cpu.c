@@ -40,15 +40,29 @@ static enum qr_isa supported(void)
 #endif
 }
 
+/* False: the name is of no level. */
+static _Bool parse_name(const char *name, enum qr_isa *out)
+{
+    for (int isa = QR_ISA_SCALAR; isa <= QR_ISA_AVX512; isa++)
+        if (strcmp(name, qr_isa_name((enum qr_isa)isa)) == 0) {
+            *out = (enum qr_isa)isa;
+            return 1;
+        }
+    return 0;
+}
+
 static enum qr_isa requested(void)
 {
     const char *name = getenv("QUIRE_ISA");
-    if (!name)
-        return QR_ISA_AVX512;
-    for (int isa = QR_ISA_SCALAR; isa <= QR_ISA_AVX512; isa++)
-        if (strcmp(name, qr_isa_name((enum qr_isa)isa)) == 0)
-            return (enum qr_isa)isa;
-    return QR_ISA_AVX512;
+    enum qr_isa isa;
+    return name && parse_name(name, &isa) ? isa : QR_ISA_AVX512;
+}
+
+const char *qr_isa_unknown(void)
+{
+    const char *name = getenv("QUIRE_ISA");
+    enum qr_isa isa;
+    return name && !parse_name(name, &isa) ? name : NULL;
 }
 
 enum qr_isa qr_isa(void)

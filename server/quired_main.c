@@ -15,6 +15,7 @@
 
 #include "config.h"
 #include "listen.h"
+#include "proto/cpu.h"
 #include "rpc.h"
 #include "service.h"
 #include "storage/base/log.h"
@@ -362,6 +363,10 @@ static quire_status configure(struct quired *d, int argc, char **argv, struct qr
 {
     quire_status status = QUIRE_OK;
 
+    if (qr_isa_unknown())
+        return qr_error_set(e, QUIRE_EINVAL,
+                            "environment QUIRE_ISA is \"%.40s\", must be " QR_ISA_NAMES,
+                            qr_isa_unknown());
     qr_config_defaults(&d->config);
     if (d->command.file)
         status = qr_config_file(&d->config, d->command.file, e);

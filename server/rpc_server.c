@@ -14,6 +14,9 @@
 
 #include "storage/base/log.h"
 
+/* A message larger by less than this is refused by us, with details; one still larger by gRPC,
+ * which sends none. */
+#define MESSAGE_SLACK_BYTES (1 << 20)
 #define KEEPALIVE_MS 60000      /* a silent connection is asked so often */
 #define KEEPALIVE_WAIT_MS 20000 /* and closed when it does not answer */
 #define CANCEL_WAIT_MS 5000     /* cancelled calls get so long to end */
@@ -54,7 +57,8 @@ static grpc_server *make_server(const struct qr_rpc_config *config)
 
     grpc_arg args[] = {
         quota_arg,
-        integer(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, (int)config->message_bytes_max),
+        integer(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH,
+                (int)config->message_bytes_max + MESSAGE_SLACK_BYTES),
         integer(GRPC_ARG_MAX_CONCURRENT_STREAMS, (int)config->calls_max),
         integer(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, (int)config->handshake_ms),
         integer(GRPC_ARG_ALLOW_REUSEPORT, 0),

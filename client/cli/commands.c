@@ -3,6 +3,7 @@
  * Finds the command that was asked for, and makes and releases what all commands share.
  */
 #include "commands.h"
+#include "proto/cpu.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -78,6 +79,11 @@ int qr_commands_main(int argc, char **argv, FILE *out, FILE *err)
         .timeout_ms = DEFAULT_TIMEOUT_MS,
         .terminal = fileno(err) >= 0 && isatty(fileno(err)),
     };
+    /* Failures are told once, in our words; whoever debugs gRPC sets the variable. */
+    (void)setenv("GRPC_VERBOSITY", "NONE", 0);
+    if (qr_isa_unknown())
+        return qr_cli_fail_usage(&cli, "QUIRE_ISA is '%.40s', must be " QR_ISA_NAMES,
+                                 qr_isa_unknown());
     if (argc > 1 && strcmp(argv[1], "--version") == 0) {
         fprintf(out, "quire %s\n", quire_version());
         return QR_EXIT_OK;

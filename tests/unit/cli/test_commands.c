@@ -65,6 +65,8 @@ static void wrong_lines_are_usage_errors(void **state)
         {"append s", "wanted: SESSION FILE"},
         {"append --block 0 s f", "--block 0"},
         {"append --rope sideways s f", "--rope 'sideways'"},
+        {"append --tokens 0 s f", "--tokens 0"},
+        {"fetch --shift 5 s f", "--shift 5: needs --rotate"},
         {"fetch s", "wanted: SESSION FILE"},
         {"fetch --dtype f64 s f", "--dtype 'f64'"},
         {"attend s q", "wanted: SESSION QUERIES OUT"},
@@ -83,6 +85,18 @@ static void wrong_lines_are_usage_errors(void **state)
         if (strstr(said, cases[i].says) == NULL)
             fail_msg("'%s' says '%s', not '%s'", cases[i].line, said, cases[i].says);
     }
+}
+
+static void an_unknown_isa_is_a_usage_error(void **state)
+{
+    const char *before = getenv("QUIRE_ISA");
+    (void)state;
+    if (before)
+        skip(); /* another run's choice, which must stay */
+    setenv("QUIRE_ISA", "avx1024", 1);
+    assert_int_equal(run("--version"), QR_EXIT_USAGE);
+    assert_non_null(strstr(said, "'avx1024', must be scalar, avx2 or avx512"));
+    unsetenv("QUIRE_ISA");
 }
 
 static void absent_servers_have_their_own_exit_code(void **state)
@@ -137,6 +151,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_command_explains_itself),
         cmocka_unit_test(wrong_lines_are_usage_errors),
+        cmocka_unit_test(an_unknown_isa_is_a_usage_error),
         cmocka_unit_test(absent_servers_have_their_own_exit_code),
         cmocka_unit_test(bad_files_are_named_before_the_server_is_asked),
         cmocka_unit_test(inspect_refuses_what_is_no_page),
