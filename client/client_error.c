@@ -24,6 +24,7 @@ SAME_PLACE(head);
 SAME_PLACE(channel);
 SAME_PLACE(retry_after_ms);
 SAME_PLACE(epoch);
+SAME_PLACE(limit);
 SAME_PLACE(text);
 
 static _Thread_local struct quire_error last_error;
@@ -71,6 +72,35 @@ const struct quire_error *qr_client_error_view(const struct qr_error *e)
     return (const struct quire_error *)(const void *)e;
 }
 
+/* gRPC itself cuts what is far over a limit, without details: its text has the two sizes. */
+static bool take_sizes(const char *text, struct qr_error *e)
+{
+    unsigned long long length, limit;
+    const char *sizes = strstr(text, "larger than max (");
+
+    if (!sizes || sscanf(sizes, "larger than max (%llu vs. %llu", &length, &limit) != 2)
+        return false;
+    e->length = length;
+    e->limit = limit;
+    return true;
+}
+
+static quire_status too_large(const char *name, const char *target,
+                              const struct qr_call_result *result, struct qr_error *e)
+{
+    struct qr_error sizes = {0};
+
+    if (!take_sizes(result->text, &sizes))
+        return qr_error_set(e, QUIRE_EFULL, "%s: %s has no room for it now: %s", name, target,
+                            result->text);
+    qr_error_set(e, QUIRE_ETOOBIG,
+                 "%s: a message of %llu bytes, %s takes at most %llu (max_message_bytes)", name,
+                 (unsigned long long)sizes.length, target, (unsigned long long)sizes.limit);
+    e->length = sizes.length;
+    e->limit = sizes.limit;
+    return e->status;
+}
+
 quire_status qr_client_error_of_call(const struct qr_call_result *result, enum qr_method method,
                                      const char *target, uint64_t timeout_ms,
                                      struct qr_error *e)
@@ -91,6 +121,8 @@ quire_status qr_client_error_of_call(const struct qr_call_result *result, enum q
                             (unsigned long long)timeout_ms);
     case QUIRE_ECANCELED:
         return qr_error_set(e, status, "%s was canceled", name);
+    case QUIRE_ETOOBIG:
+        return too_large(name, target, result, e);
     case QUIRE_EUNAVAILABLE:
         return qr_error_set(e, status, "%s: the server at %s is not reachable or went away: %s",
                             name, target, result->text);

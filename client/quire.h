@@ -65,12 +65,13 @@ enum {
 
 struct quire_error {
     quire_status status;
-    uint64_t length;   /* EGAP, ERANGE: current length, tokens */
+    uint64_t length; /* EGAP, ERANGE: current length, tokens; ETOOBIG of a message: its bytes */
     uint64_t position; /* EVALUE, ECONFLICT, EMISSING: first token concerned */
     uint64_t tokens;   /* EMISSING: how many from there */
     uint32_t layer, head, channel;
     uint32_t retry_after_ms; /* EFULL, ELEASE, EUNAVAILABLE: 0 = no hint */
     uint64_t epoch;          /* ELEASE, EFENCED: epoch of the holder */
+    uint64_t limit;          /* ETOOBIG of a message: most bytes accepted */
     char text[256];          /* what was wrong, with the value, and what would be right */
 };
 

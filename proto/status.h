@@ -36,7 +36,8 @@ int qr_status_retryable(quire_status status);
  */
 struct qr_error {
     quire_status status;
-    uint64_t length;   /* EGAP, ERANGE: current length of the lane or session, tokens */
+    uint64_t length;   /* EGAP, ERANGE: current length of the lane or session, tokens;
+                          ETOOBIG of a message: its bytes */
     uint64_t position; /* EVALUE, ECONFLICT, EMISSING: first token concerned */
     uint64_t tokens;   /* EMISSING: tokens concerned from `position` on */
     uint32_t layer;    /* EVALUE, EGAP, ECONFLICT, EMISSING */
@@ -45,6 +46,7 @@ struct qr_error {
     uint32_t
         retry_after_ms; /* EFULL, ELEASE, EUNAVAILABLE: earliest time a retry makes sense */
     uint64_t epoch;     /* ELEASE, EFENCED: the epoch that holds the session */
+    uint64_t limit;     /* ETOOBIG of a message: most bytes accepted */
     char text[QR_ERROR_TEXT_MAX]; /* what was wrong, with the value, and what would be right */
 };
 

@@ -25,7 +25,8 @@ enum {
     FIELD_HEAD = 7,
     FIELD_CHANNEL = 8,
     FIELD_RETRY = 9,
-    FIELD_EPOCH = 10
+    FIELD_EPOCH = 10,
+    FIELD_LIMIT = 11
 };
 
 static size_t put_detail(const struct qr_error *e, uint8_t out[DETAIL_BYTES_MAX])
@@ -42,6 +43,7 @@ static size_t put_detail(const struct qr_error *e, uint8_t out[DETAIL_BYTES_MAX]
     at = qr_wire_put_uint(at, FIELD_CHANNEL, e->channel);
     at = qr_wire_put_uint(at, FIELD_RETRY, e->retry_after_ms);
     at = qr_wire_put_uint(at, FIELD_EPOCH, e->epoch);
+    at = qr_wire_put_uint(at, FIELD_LIMIT, e->limit);
     return (size_t)(at - out);
 }
 
@@ -101,6 +103,8 @@ static uint64_t *detail_u64(struct qr_error *e, uint32_t number)
         return &e->tokens;
     case FIELD_EPOCH:
         return &e->epoch;
+    case FIELD_LIMIT:
+        return &e->limit;
     default:
         return NULL;
     }

@@ -44,19 +44,35 @@ void qr_fetch_pool_destroy(struct qr_pool **pool)
 
 /* ---- open and close --------------------------------------------------------------------- */
 
+/* What is not expanded comes as stored: pages, and tails in FP16. */
+static quire_status check_unexpanded(const Quire__V1__FetchRequest *m, struct qr_error *e)
+{
+    if (m->rotate || m->position_shift)
+        return qr_error_set(e, QUIRE_EINVAL, "%s is set, which needs expand",
+                            m->rotate ? "rotate" : "position_shift");
+    if (m->dtype != QUIRE__V1__DTYPE__DTYPE_UNSPECIFIED && (int)m->dtype != (int)QR_F16)
+        return qr_error_set(e, QUIRE_EINVAL,
+                            "dtype is %d; without expand it must be 0 (none) or 1 (F16)",
+                            (int)m->dtype);
+    return QUIRE_OK;
+}
+
 static quire_status check(const Quire__V1__FetchRequest *m, struct qr_error *e)
 {
     const int64_t last = (int64_t)QR_POSITION_MAX;
 
+    if (m->position > (uint64_t)last || m->tokens > (uint64_t)last + 1)
+        return qr_error_set(
+            e, QUIRE_ERANGE, "position %llu with %llu tokens; positions are 0 .. %lld",
+            (unsigned long long)m->position, (unsigned long long)m->tokens, (long long)last);
     if (!m->expand)
-        return QUIRE_OK;
+        return check_unexpanded(m, e);
     if (!qr_dtype_bytes((enum qr_dtype)m->dtype))
         return qr_error_set(e, QUIRE_EINVAL,
                             "dtype is %d, must be 1 (F16), 2 (BF16) or 3 (F32) when expand is "
                             "set",
                             (int)m->dtype);
-    if (m->position > (uint64_t)last || m->tokens > (uint64_t)last + 1 ||
-        m->position_shift < -last || m->position_shift > last ||
+    if (m->position_shift < -last || m->position_shift > last ||
         (int64_t)m->position + m->position_shift < 0 ||
         (int64_t)(m->position + m->tokens) + m->position_shift > last + 1)
         return qr_error_set(e, QUIRE_ERANGE,

@@ -207,6 +207,16 @@ static bool gather(grpc_byte_buffer_reader *reader, uint64_t capacity, struct ga
     return true;
 }
 
+static quire_status too_large(uint64_t bytes, uint64_t most, struct qr_error *e)
+{
+    qr_error_set(e, QUIRE_ETOOBIG,
+                 "the message has %llu bytes, at most %llu are accepted (max_message_bytes)",
+                 (unsigned long long)bytes, (unsigned long long)most);
+    e->length = bytes;
+    e->limit = most;
+    return QUIRE_ETOOBIG;
+}
+
 quire_status qr_call_request(struct qr_call *call, struct qr_scratch *scratch,
                              struct qr_wire_fragment *fragments, uint8_t *flat,
                              struct qr_request *out, struct qr_error *e)
@@ -225,8 +235,8 @@ quire_status qr_call_request(struct qr_call *call, struct qr_scratch *scratch,
     const bool fits = gather(&reader, rpc->config.message_bytes_max, &g);
     grpc_byte_buffer_reader_destroy(&reader);
     if (!fits)
-        return qr_error_set(e, QUIRE_ETOOBIG, "the message has more than %llu bytes",
-                            (unsigned long long)rpc->config.message_bytes_max);
+        return too_large(grpc_byte_buffer_length(call->payload), rpc->config.message_bytes_max,
+                         e);
     qr_wire_arena_reset(&scratch->arena);
     *out = (struct qr_request){.ns = call->ns,
                                .fragments = fragments,

@@ -60,15 +60,34 @@ static void an_unknown_method(void **state)
     refused("/quire.v9.Quire/Hello", "", 0, GRPC_STATUS_UNIMPLEMENTED, "quire.v1.Quire");
 }
 
+static void both_sizes_are_told(const void *big, size_t n)
+{
+    struct raw_call call;
+    struct qr_error e = {0};
+    uint8_t out[256], packed[QR_WIRE_STATUS_BYTES_MAX];
+
+    assert_int_equal(
+        raw_unary(&client, &call, "/quire.v1.Quire/Append", big, n, out, sizeof(out)), -1);
+    const size_t bytes = raw_trailer(&call, QR_WIRE_STATUS_KEY, packed, sizeof(packed));
+    assert_true(qr_wire_status_parse(packed, bytes, &e));
+    assert_status(QUIRE_ETOOBIG, e.status);
+    assert_int_equal(e.length, n);
+    assert_int_equal(e.limit, 4u << 20);
+    raw_end(&call);
+}
+
 static void a_message_over_the_limit(void **state)
 {
-    const size_t n = (4u << 20) + 1;
-    char *big = calloc(1, n);
+    const size_t n = (4u << 20) + 1, far = 8u << 20;
+    char *big = calloc(1, far);
     (void)state;
 
     assert_non_null(big);
     refused("/quire.v1.Quire/Append", big, n, GRPC_STATUS_RESOURCE_EXHAUSTED, "");
     refused("/quire.v1.Quire/Fetch", big, n, GRPC_STATUS_RESOURCE_EXHAUSTED, "");
+    both_sizes_are_told(big, n);
+    refused("/quire.v1.Quire/Append", big, far, GRPC_STATUS_RESOURCE_EXHAUSTED,
+            "larger than max (8388608 vs. ");
     free(big);
 }
 
@@ -138,6 +157,34 @@ static void cut_and_wrong_messages(void **state)
         refused(cases[i].path, cases[i].bytes, cases[i].n, GRPC_STATUS_INVALID_ARGUMENT, "");
 }
 
+/* Fields of FetchRequest: 2 position, 8 expand, 9 dtype, 10 rotate, 11 position_shift. */
+static void fetches_that_contradict_themselves(void **state)
+{
+    static const struct {
+        uint8_t bytes[14];
+        size_t n;
+        grpc_status_code status;
+        const char *message;
+    } cases[] = {
+        {{10 << 3, 1}, 2, GRPC_STATUS_INVALID_ARGUMENT, "rotate is set, which needs expand"},
+        {{11 << 3, 2}, 2, GRPC_STATUS_INVALID_ARGUMENT, "position_shift is set"},
+        {{9 << 3, 2}, 2, GRPC_STATUS_INVALID_ARGUMENT, "dtype is 2; without expand"},
+        {{2 << 3, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1},
+         11,
+         GRPC_STATUS_OUT_OF_RANGE,
+         "position 18446744073709551615 with 0 tokens"},
+        {{2 << 3, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1, 8 << 3, 1},
+         13,
+         GRPC_STATUS_OUT_OF_RANGE,
+         "position 18446744073709551615 with 0 tokens"},
+    };
+    (void)state;
+
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++)
+        refused("/quire.v1.Quire/Fetch", cases[i].bytes, cases[i].n, cases[i].status,
+                cases[i].message);
+}
+
 static void calls_without_a_message(void **state)
 {
     struct raw_call call;
@@ -179,6 +226,7 @@ int main(void)
         cmocka_unit_test(a_message_over_the_limit),
         cmocka_unit_test(deep_and_doubled_messages),
         cmocka_unit_test(cut_and_wrong_messages),
+        cmocka_unit_test(fetches_that_contradict_themselves),
         cmocka_unit_test(calls_without_a_message),
         cmocka_unit_test(callers_that_leave_at_once),
     };

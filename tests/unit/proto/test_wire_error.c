@@ -13,7 +13,8 @@ static const struct qr_error full = {.status = QUIRE_EVALUE,
                                      .head = UINT32_MAX,
                                      .channel = UINT32_MAX,
                                      .retry_after_ms = UINT32_MAX,
-                                     .epoch = UINT64_MAX};
+                                     .epoch = UINT64_MAX,
+                                     .limit = UINT64_MAX};
 
 static void details_survive_the_trip(void **state)
 {
