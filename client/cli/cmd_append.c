@@ -57,6 +57,8 @@ static int parse(struct qr_cli *cli, struct job *job, int argc, char **argv)
     const int stop = qr_args_parse(cli, &synopsis, argc, argv, &operands);
     if (stop != QR_ARGS_GO)
         return stop;
+    if (job->tokens == 0)
+        return qr_cli_fail_usage(cli, "--tokens 0: must be at least 1");
     if (job->block == 0)
         return qr_cli_fail_usage(cli, "--block 0: must be at least 1");
     job->name = operands[0];

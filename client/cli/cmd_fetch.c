@@ -58,6 +58,9 @@ static int parse(struct qr_cli *cli, struct job *job, int argc, char **argv)
     const int stop = qr_args_parse(cli, &synopsis, argc, argv, &operands);
     if (stop != QR_ARGS_GO)
         return stop;
+    if (job->shift != 0 && !job->rotate)
+        return qr_cli_fail_usage(cli, "--shift %lld: needs --rotate, which it shifts",
+                                 (long long)job->shift);
     job->name = operands[0];
     job->path = operands[1];
     return QR_ARGS_GO;

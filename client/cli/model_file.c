@@ -13,7 +13,7 @@
 
 #define FILE_MAX (1u << 20)
 
-enum kind { TEXT, WHOLE, REAL, FLOATS, WORD };
+enum kind { TEXT, WHOLE, REAL, BOOL, FLOATS, WORD };
 
 struct word {
     const char *name;
@@ -100,6 +100,11 @@ static quire_status read_field(const char *where, const struct field *f, const c
             return qr_error_set(e, QUIRE_EINVAL, "%s.%s: must be a number", where, f->key);
         *(double *)f->out = item->valuedouble;
         return QUIRE_OK;
+    case BOOL:
+        if (!cJSON_IsBool(item))
+            return qr_error_set(e, QUIRE_EINVAL, "%s.%s: must be true or false", where, f->key);
+        *(bool *)f->out = cJSON_IsTrue(item);
+        return QUIRE_OK;
     case FLOATS:
         return read_floats(where, f, item, e);
     case WORD:
@@ -112,6 +117,7 @@ static quire_status read_object(const char *where, const cJSON *object,
                                 const struct field *fields, size_t count, struct qr_error *e)
 {
     const cJSON *item;
+    uint32_t seen = 0; /* bit i: fields[i] */
     if (!cJSON_IsObject(object))
         return qr_error_set(e, QUIRE_EINVAL, "%s: must be an object", where);
     cJSON_ArrayForEach(item, object)
@@ -122,6 +128,9 @@ static quire_status read_object(const char *where, const cJSON *object,
         if (i == count)
             return qr_error_set(e, QUIRE_EINVAL, "%s: unknown key '%.64s'", where,
                                 item->string);
+        if (seen >> i & 1)
+            return qr_error_set(e, QUIRE_EINVAL, "%s.%s: is given twice", where, fields[i].key);
+        seen |= 1u << i;
         const quire_status status = read_field(where, &fields[i], item, e);
         if (status != QUIRE_OK)
             return status;
@@ -135,6 +144,7 @@ static quire_status read_rope(struct qr_model_file *out, uint32_t index, const c
     char where[24];
     struct quire_rope *r = &out->ropes[index];
     int type = QUIRE_ROPE_DEFAULT, layout = QUIRE_ROPE_HALF;
+    bool truncate = true;
     uint32_t counts[3] = {0, 0, 0};
     const struct field fields[] = {
         {"type", WORD, &type, rope_types, NULL, NULL},
@@ -150,6 +160,7 @@ static quire_status read_rope(struct qr_model_file *out, uint32_t index, const c
         {"low_freq_factor", REAL, &r->low_freq_factor, NULL, NULL, NULL},
         {"high_freq_factor", REAL, &r->high_freq_factor, NULL, NULL, NULL},
         {"original_max_position", WHOLE, &r->original_max_position, NULL, NULL, NULL},
+        {"truncate", BOOL, &truncate, NULL, NULL, NULL},
         {"max_position", WHOLE, &r->max_position, NULL, NULL, NULL},
         {"seq_len", WHOLE, &r->seq_len, NULL, NULL, NULL},
         {"inv_freq", FLOATS, out->numbers[index][0], NULL, &r->inv_freq, &counts[0]},
@@ -161,6 +172,7 @@ static quire_status read_rope(struct qr_model_file *out, uint32_t index, const c
         read_object(where, object, fields, sizeof(fields) / sizeof(fields[0]), e);
     r->type = (enum quire_rope_type)type;
     r->layout = (enum quire_rope_layout)layout;
+    r->truncate_off = !truncate;
     for (int i = 0; status == QUIRE_OK && i < 3; i++) {
         if (counts[i] != 0 && counts[i] != r->rotary_dim / 2)
             return qr_error_set(e, QUIRE_EINVAL,
@@ -223,6 +235,8 @@ static quire_status read_list(struct qr_model_file *out, cJSON *root, const stru
             status = list->read(out, count++, item, e);
     }
     cJSON_Delete(entries);
+    if (status == QUIRE_OK && cJSON_GetObjectItemCaseSensitive(root, list->key) != NULL)
+        status = qr_error_set(e, QUIRE_EINVAL, "%s: is given twice", list->key);
     *count_out = count;
     return status;
 }

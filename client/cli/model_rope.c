@@ -44,6 +44,7 @@ quire_status qr_model_file_rope(const struct quire_rope *rope, struct qr_rope *o
         .original_max_position = rope->original_max_position,
         .max_position = rope->max_position,
         .seq_len = rope->seq_len,
+        .truncate_off = rope->truncate_off,
     };
     copy_floats(p.short_factor, rope->short_factor, rope->rotary_dim / 2);
     copy_floats(p.long_factor, rope->long_factor, rope->rotary_dim / 2);

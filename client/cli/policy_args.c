@@ -36,6 +36,8 @@ void qr_policy_args_init(struct qr_policy_args *p)
          NULL},
         {"window", QR_ARG_U32, &policy->window, "N", "newest tokens kept in FP16 (128)", NULL},
         {"sinks", QR_ARG_U32, &policy->sink_rows, "N", "first tokens kept in FP16 (4)", NULL},
+        {"outliers", QR_ARG_U32, &policy->outlier_rows, "N",
+         "most outlier tokens a page kept in FP16, 0 to 4 (4)", NULL},
     };
     memcpy(p->args, args, sizeof(args));
 }

@@ -10,7 +10,7 @@
 #include "kv_file.h"
 #include "model_file.h"
 
-#define QR_POLICY_ARGS 9
+#define QR_POLICY_ARGS 10
 #define QR_MODEL_ARGS 7
 
 /** What the options say; the tables point into it, so it must outlive them. */

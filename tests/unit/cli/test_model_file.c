@@ -13,7 +13,7 @@ static void every_key_reaches_the_model(void **state)
         "{\"name\": \"m\", \"revision\": \"r\", \"adapter\": \"a\","
         " \"ropes\": [{\"type\": \"yarn\", \"layout\": \"interleaved\", \"rotary_dim\": 64,"
         "   \"theta\": 10000, \"factor\": 4, \"beta_fast\": 32, \"beta_slow\": 1,"
-        "   \"original_max_position\": 4096},"
+        "   \"original_max_position\": 4096, \"truncate\": false},"
         "  {\"type\": \"table\", \"rotary_dim\": 4, \"inv_freq\": [1, 0.5]}],"
         " \"layers\": [{\"count\": 30, \"query_heads\": 9, \"kv_heads\": 3, \"key_dim\": 64,"
         "   \"value_dim\": 32, \"rope\": 1, \"rope_stored\": \"post\","
@@ -27,6 +27,8 @@ static void every_key_reaches_the_model(void **state)
     assert_string_equal(model.model.adapter, "a");
     assert_int_equal(model.model.rope_count, 2);
     assert_int_equal(model.model.ropes[0].type, QUIRE_ROPE_YARN);
+    assert_true(model.model.ropes[0].truncate_off);
+    assert_false(model.model.ropes[1].truncate_off);
     assert_int_equal(model.model.ropes[0].layout, QUIRE_ROPE_INTERLEAVED);
     assert_int_equal(model.model.ropes[0].original_max_position, 4096);
     assert_true(model.model.ropes[0].factor == 4);
@@ -46,6 +48,11 @@ static void mistakes_are_named_by_their_key(void **state)
         const char *text, *says;
     } cases[] = {
         {"", "not JSON"},
+        {"{\"layers\": [{}], \"name\": \"x\", \"name\": \"y\"}", "name: is given twice"},
+        {"{\"layers\": [{}], \"name\": \"x\", \"layers\": [{}]}", "layers: is given twice"},
+        {"{\"layers\": [{\"kv_heads\": 1, \"kv_heads\": 2}]}",
+         "layers[0].kv_heads: is given twice"},
+        {"{\"layers\": [{}], \"ropes\": [{\"truncate\": 1}]}", "must be true or false"},
         {"[]", "not a JSON object"},
         {"{}", "layers: must list"},
         {"{\"layers\": [{}]}", "name: must be there"},
