@@ -84,6 +84,39 @@ quire_status qr_attend_check(const struct qr_session *session, const struct qr_a
     return QUIRE_OK;
 }
 
+/* A query that is NaN or infinite would make every output of its row so. */
+static quire_status check_queries(const struct qr_attend_plan *plan, struct qr_error *e)
+{
+    for (uint32_t i = 0; i < plan->layer_count; i++) {
+        const struct qr_attend_layer *layer = &plan->layers[i];
+        const size_t dim = plan->session->model->layers[layer->layer].key_dim;
+        const size_t n = (size_t)plan->request->queries * layer->query_heads * dim;
+        size_t at = 0;
+        while (at < n && isfinite(layer->query[at]))
+            at++;
+        if (at == n)
+            continue;
+        const uint32_t head = (uint32_t)(at / dim % layer->query_heads);
+        const struct qr_error bad = {
+            .layer = layer->layer,
+            .head = layer->first_query_head + head,
+            .position = plan->request->positions[at / dim / layer->query_heads],
+            .channel = (uint32_t)(at % dim)};
+        qr_error_set(e, QUIRE_EVALUE,
+                     "query of layer %u, query head %u, position %" PRIu64
+                     ", channel %u is %g: need finite numbers",
+                     bad.layer, bad.head, bad.position, bad.channel, (double)layer->query[at]);
+        if (e) {
+            e->layer = bad.layer;
+            e->head = bad.head;
+            e->position = bad.position;
+            e->channel = bad.channel;
+        }
+        return QUIRE_EVALUE;
+    }
+    return QUIRE_OK;
+}
+
 /* ---- layers ------------------------------------------------------------------------------ */
 
 static uint64_t window_of(const struct qr_attend *request, const struct qr_layer *layer)
@@ -224,6 +257,57 @@ static quire_status cut_layer(struct qr_attend_plan *plan, const struct qr_atten
     return status;
 }
 
+static bool block_is_gone(const struct qr_attend_plan *plan, const struct qr_lane *lane,
+                          uint64_t block)
+{
+    return block < lane->sealed &&
+           qr_index_bytes(plan->session->store->index, lane->pages[block]) == 0;
+}
+
+/* The first hole, before anything is computed: what workers meet first is a matter of chance.
+ */
+static quire_status check_there(const struct qr_attend_plan *plan, struct qr_error *e)
+{
+    const uint64_t page_tokens = plan->session->policy.page_tokens;
+    struct qr_error hole = {0};
+
+    for (size_t i = 0; i < plan->unit_count; i++) {
+        const struct qr_attend_unit *unit = &plan->units[i];
+        for (uint64_t p = unit->first; p < unit->last;) {
+            const uint64_t next = qr_min_u64((p / page_tokens + 1) * page_tokens, unit->last);
+            const bool gone = block_is_gone(plan, unit->lane, p / page_tokens);
+            if (gone && hole.tokens == 0) {
+                hole.layer = unit->lane->layer;
+                hole.head = unit->lane->first_head;
+                hole.position = p;
+            }
+            const bool in_hole = gone && hole.layer == unit->lane->layer &&
+                                 hole.head == unit->lane->first_head &&
+                                 hole.position + hole.tokens == p;
+            if (hole.tokens > 0 && !in_hole)
+                return qr_attend_hole(&hole, e);
+            if (in_hole)
+                hole.tokens += next - p;
+            p = next;
+        }
+    }
+    return hole.tokens > 0 ? qr_attend_hole(&hole, e) : QUIRE_OK;
+}
+
+quire_status qr_attend_hole(const struct qr_error *hole, struct qr_error *e)
+{
+    qr_error_set(e, QUIRE_EMISSING,
+                 "layer %u lost tokens [%" PRIu64 ", +%" PRIu64
+                 "): append them again, or allow missing tokens",
+                 hole->layer, hole->position, hole->tokens);
+    if (e) {
+        e->layer = hole->layer;
+        e->position = hole->position;
+        e->tokens = hole->tokens;
+    }
+    return QUIRE_EMISSING;
+}
+
 quire_status qr_attend_plan_make(struct qr_attend_plan *plan, float *output, float *lse,
                                  struct qr_error *e)
 {
@@ -233,11 +317,16 @@ quire_status qr_attend_plan_make(struct qr_attend_plan *plan, float *output, flo
     if (!plan->layers)
         return qr_error_set(e, QUIRE_ENOMEM, "no memory for %u layers", plan->request->layers);
     make_layers(plan, output, lse);
+    status = check_queries(plan, e);
+    if (status != QUIRE_OK)
+        return status;
     pthread_mutex_lock(&plan->session->lock);
     if (plan->session->dead)
         status = qr_session_gone(e, plan->session->name);
     for (uint32_t i = 0; i < plan->layer_count && status == QUIRE_OK; i++)
         status = cut_layer(plan, &plan->layers[i], e);
+    if (status == QUIRE_OK && !plan->request->allow_missing)
+        status = check_there(plan, e);
     pthread_mutex_unlock(&plan->session->lock);
     return status;
 }

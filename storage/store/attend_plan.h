@@ -51,9 +51,11 @@ quire_status qr_attend_check(const struct qr_session *session, const struct qr_a
                              size_t *query_out, size_t *output_out, size_t *lse_out,
                              struct qr_error *e);
 /** Make layers and units; output and lse as the caller of qr_store_attend gave them. ERANGE,
- * ENOMEM. */
+ * EVALUE, EMISSING (the first hole, unless missing tokens are allowed), ENOMEM. */
 quire_status qr_attend_plan_make(struct qr_attend_plan *plan, float *output, float *lse,
                                  struct qr_error *e);
+/** EMISSING of the layer, position and tokens of `hole`. */
+quire_status qr_attend_hole(const struct qr_error *hole, struct qr_error *e);
 void qr_attend_plan_free(struct qr_attend_plan *plan);
 
 #endif

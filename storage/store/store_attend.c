@@ -5,7 +5,6 @@
  */
 #include "storage/codec/attend.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -185,13 +184,9 @@ static void note_missing(struct qr_attend_plan *plan, const struct qr_part *part
 
     if (!plan->request->allow_missing) {
         struct qr_error e;
-        (void)qr_error_set(&e, QUIRE_EMISSING,
-                           "layer %u lost tokens [%" PRIu64 ", +%u): append them again, or "
-                           "allow missing tokens",
-                           part->layer, part->position, part->tokens);
-        e.layer = part->layer;
-        e.position = part->position;
-        e.tokens = part->tokens;
+        const struct qr_error hole = {
+            .layer = part->layer, .position = part->position, .tokens = part->tokens};
+        (void)qr_attend_hole(&hole, &e); /* evicted since the plan was made */
         fail(plan, &e);
         return;
     }

@@ -242,6 +242,40 @@ static void refuses_what_it_cannot_mean(void **state)
     fixture_end(&f);
 }
 
+static void a_query_that_is_no_number_is_named(void **state)
+{
+    static const uint64_t positions[2] = {5, 7};
+    static float query[2 * (8 * 32 + 4 * 64)], output[2 * 12 * 32], lse[2 * 12];
+    const float bad[] = {NAN, INFINITY, -INFINITY};
+    struct qr_error e;
+    struct fixture f;
+    (void)state;
+
+    fixture_start(&f, 16u << 20);
+    const struct qr_session_info s = fixture_open(&f, "a");
+    assert_ok(fixture_append(&f, &s, 0, 50, 1, NULL));
+    struct qr_attend a = {.session = s.session,
+                          .first_layer = 1,
+                          .layers = 2,
+                          .first_query_head = 2,
+                          .query_heads = 2,
+                          .queries = 2,
+                          .positions = positions,
+                          .query = query};
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+        query[(1 * 2 + 1) * 64 + 9] = bad[i]; /* query 1, head 3, of layer 2 */
+        output[0] = -7;
+        assert_status(QUIRE_EVALUE,
+                      qr_store_attend(f.store, f.ns, &a, output, lse, NULL, NULL, &e));
+        assert_int_equal(e.layer, 2);
+        assert_int_equal(e.head, 3);
+        assert_int_equal(e.position, 7);
+        assert_int_equal(e.channel, 9);
+        assert_true(output[0] == -7);
+    }
+    fixture_end(&f);
+}
+
 static void holes_are_an_error_or_listed(void **state)
 {
     static const uint64_t positions[1] = {100000};
@@ -267,6 +301,7 @@ static void holes_are_an_error_or_listed(void **state)
     assert_status(QUIRE_EMISSING,
                   qr_store_attend(f.store, f.ns, &a, output, lse, &missing, NULL, &e));
     assert_int_equal(missing.count, 0);
+    const struct qr_error first = e;
     a.allow_missing = true;
     assert_ok(qr_store_attend(f.store, f.ns, &a, output, lse, &missing, NULL, &e));
     assert_false(missing.more);
@@ -280,6 +315,9 @@ static void holes_are_an_error_or_listed(void **state)
                                 &length, NULL));
     assert_int_equal(count, missing.count);
     assert_memory_equal(expected, ranges, count * sizeof(ranges[0]));
+    assert_int_equal(first.layer, expected[0].layer);
+    assert_int_equal(first.position, expected[0].position);
+    assert_int_equal(first.tokens, expected[0].tokens);
     fixture_end(&f);
 }
 
@@ -288,6 +326,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(equals_attention_over_what_is_fetched),
         cmocka_unit_test(refuses_what_it_cannot_mean),
+        cmocka_unit_test(a_query_that_is_no_number_is_named),
         cmocka_unit_test(holes_are_an_error_or_listed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
