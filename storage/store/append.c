@@ -24,6 +24,7 @@ void qr_append_end(void *object)
     free(job->lanes);
     free(job->chunks);
     free(job->pages);
+    free(job->pins);
     free(job->targets);
     free(job->scratch);
 }
@@ -55,6 +56,23 @@ quire_status qr_append_room_lanes(struct qr_append_job *job, size_t n, struct qr
 quire_status qr_append_room_pages(struct qr_append_job *job, size_t n, struct qr_error *e)
 {
     return ROOM(job, pages, page_capacity, job->page_count + n, e);
+}
+
+quire_status qr_append_keep(struct qr_append_job *job, uint32_t entry, struct qr_error *e)
+{
+    struct qr_pinned pinned;
+    quire_status status = ROOM(job, pins, pin_capacity, job->pin_count + 1, e);
+
+    if (status != QUIRE_OK)
+        return status;
+    if (qr_index_pin(job->session->store->index, entry, &pinned) == QR_PAGE_RESIDENT) {
+        job->pins[job->pin_count++] = entry;
+        return QUIRE_OK;
+    }
+    qr_error_set(e, QUIRE_EFULL, "a page that was repeated was evicted at once: retry");
+    if (e)
+        e->retry_after_ms = QR_RETRY_BUSY_MS;
+    return QUIRE_EFULL;
 }
 
 quire_status qr_append_room_chunks(struct qr_append_job *job, size_t n, struct qr_error *e)
@@ -177,7 +195,7 @@ quire_status qr_append_begin(struct qr_store *store, uint32_t ns,
     }
     job->session = session;
     job->append = append;
-    job->lane_count = job->chunk_count = job->page_count = 0;
+    job->lane_count = job->chunk_count = job->page_count = job->pin_count = 0;
     job->sealed = job->shared = job->unshared = job->restored = job->received = 0;
     pthread_mutex_lock(&session->write_lock);
     pthread_mutex_lock(&session->lock);
@@ -349,6 +367,8 @@ quire_status qr_append_finish(struct qr_append_job *job, quire_status status,
     } else {
         give_back(job);
     }
+    while (job->pin_count > 0)
+        qr_index_unpin(store->index, job->pins[--job->pin_count]);
     pthread_mutex_unlock(&session->write_lock);
     if (job->scratch_capacity > SCRATCH_KEPT_BYTES) {
         free(job->scratch);

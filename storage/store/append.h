@@ -43,6 +43,8 @@ struct qr_append_job {
     size_t lane_count, lane_capacity;
     size_t chunk_count, chunk_capacity;
     size_t page_count, page_capacity;
+    uint32_t *pins; /* pages found or restored for a repeat: not to be evicted before the end */
+    size_t pin_count, pin_capacity;
     struct qr_chunk **targets; /* per block touched: where the rows of the request go */
     size_t target_capacity;
     uint8_t *scratch; /* 64-byte aligned: an encoded page, or rows before conversion */
@@ -64,6 +66,9 @@ quire_status qr_append_finish(struct qr_append_job *job, quire_status status,
 /** Room for n elements more; counts stay. ENOMEM. */
 quire_status qr_append_room_lanes(struct qr_append_job *job, size_t n, struct qr_error *e);
 quire_status qr_append_room_pages(struct qr_append_job *job, size_t n, struct qr_error *e);
+/** Keep the resident page of `entry` until the append ends, so that making room for one page of
+ * a repeat does not take another. EFULL when it is gone already. */
+quire_status qr_append_keep(struct qr_append_job *job, uint32_t entry, struct qr_error *e);
 quire_status qr_append_room_chunks(struct qr_append_job *job, size_t n, struct qr_error *e);
 quire_status qr_append_room_targets(struct qr_append_job *job, size_t n, struct qr_error *e);
 quire_status qr_append_room_scratch(struct qr_append_job *job, size_t bytes,

@@ -70,17 +70,22 @@ static quire_status receive(struct page_job *p, size_t page_bytes, struct qr_err
     return qr_page_match(view.header, &id, e);
 }
 
-static quire_status conflict(const struct page_job *p, struct qr_error *e)
+/* Row of the first digest that differs; 0 when the rows are the same and only their encoding
+ * is another. */
+static uint32_t first_other_row(const struct page_job *p, const void *stored, size_t bytes)
 {
-    qr_error_set(e, QUIRE_ECONFLICT,
-                 "layer %u has another page at position %" PRIu64
-                 ": truncate to it first, or append what was appended before",
-                 p->lane->layer, p->job->append->position);
-    if (e) {
-        e->position = p->job->append->position;
-        e->layer = p->lane->layer;
-    }
-    return QUIRE_ECONFLICT;
+    const void *given = qr_index_map(p->job->session->store->index, &p->slot);
+    struct qr_page_view ours, theirs;
+    uint32_t row = 0;
+
+    if (qr_page_open(given, p->slot.bytes, &ours, NULL) != QUIRE_OK ||
+        qr_page_open(stored, bytes, &theirs, NULL) != QUIRE_OK || !ours.digests ||
+        !theirs.digests)
+        return 0;
+    const uint32_t rows = p->job->session->policy.page_tokens;
+    while (row < rows && ours.digests[row] == theirs.digests[row])
+        row++;
+    return row % rows;
 }
 
 /* Equal but for the block id and the checksum over it. */
@@ -96,13 +101,32 @@ static bool same_page(struct page_job *p, const void *stored, size_t stored_byte
     return memcmp(ours, theirs, stored_bytes) == 0;
 }
 
+static quire_status compare(struct page_job *p, const void *stored, size_t stored_bytes,
+                            struct qr_error *e)
+{
+    if (same_page(p, stored, stored_bytes))
+        return QUIRE_OK;
+    const uint64_t position =
+        p->job->append->position + first_other_row(p, stored, stored_bytes);
+    qr_error_set(e, QUIRE_ECONFLICT,
+                 "layer %u has other values at position %" PRIu64
+                 ": truncate to it first, or append what was appended before",
+                 p->lane->layer, position);
+    if (e) {
+        e->position = position;
+        e->layer = p->lane->layer;
+    }
+    return QUIRE_ECONFLICT;
+}
+
 static quire_status repeat_sealed(struct page_job *p, struct qr_error *e)
 {
     const struct qr_session *session = p->job->session;
     struct qr_index *index = session->store->index;
     struct qr_found found = {.block = p->block, .entry = p->lane->pages[p->block]};
     struct qr_page_view view;
-    bool same = false, damaged = true;
+    quire_status status = QUIRE_OK;
+    bool damaged = true;
 
     if (qr_index_pin(index, found.entry, &found.pinned) == QR_PAGE_RESIDENT) {
         memcpy(found.block_id, session->blocks.ids[p->block], QR_HASH_BYTES);
@@ -110,12 +134,12 @@ static quire_status repeat_sealed(struct page_job *p, struct qr_error *e)
         if (damaged)
             qr_index_quarantine(index, found.entry);
         else
-            same = same_page(p, found.pinned.bytes, found.pinned.n);
+            status = compare(p, found.pinned.bytes, found.pinned.n, e);
         qr_index_unpin(index, found.entry);
     }
     if (damaged)
         return qr_append_add_page(p->job, p->block, &p->slot, e);
-    return same ? QUIRE_OK : conflict(p, e);
+    return status;
 }
 
 /* The block is in the tail still: encode it and compare what comes out. */
@@ -137,7 +161,7 @@ static quire_status repeat_tail(struct page_job *p, struct qr_error *e)
         qr_page_encode(&id, &session->policy, &key, &value, p->job->scratch, most, &bytes, e);
     if (status != QUIRE_OK)
         return status;
-    return same_page(p, p->job->scratch, bytes) ? QUIRE_OK : conflict(p, e);
+    return compare(p, p->job->scratch, bytes, e);
 }
 
 static quire_status add(struct page_job *p, struct qr_error *e)

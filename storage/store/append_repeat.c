@@ -115,6 +115,8 @@ quire_status qr_append_compare(struct qr_append_job *job, uint32_t block, uint32
         qr_index_quarantine(index, found.entry);
     else
         status = compare_page(&r, &view, e);
+    if (status == QUIRE_OK)
+        status = qr_append_keep(job, found.entry, e);
     qr_index_unpin(index, found.entry);
     return damaged ? restore(&r, e) : status;
 }

@@ -272,6 +272,8 @@ static quire_status place_page(struct qr_append_job *job, const struct candidate
     job->pages[job->page_count++] =
         (struct qr_staged_page){.entry = entry, .block = candidate->block};
     current(job)->pages++;
+    if (candidate->block < current(job)->lane->sealed) /* a repeat: OK means that it is there */
+        return qr_append_keep(job, entry, e);
     return QUIRE_OK;
 }
 

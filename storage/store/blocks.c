@@ -115,6 +115,19 @@ static quire_status conflict(struct qr_error *e, uint64_t position)
     return QUIRE_ECONFLICT;
 }
 
+static quire_status conflict_in_block(struct qr_error *e, uint64_t position, uint32_t tokens)
+{
+    qr_error_set(e, QUIRE_ECONFLICT,
+                 "a token id at positions [%" PRIu64 ", +%u) differs from those given before: "
+                 "of a sealed block only their hash is kept",
+                 position, tokens);
+    if (e) {
+        e->position = position;
+        e->tokens = tokens;
+    }
+    return QUIRE_ECONFLICT;
+}
+
 /* Fixed blocks kept only their hash: a whole block can be compared, parts of one cannot. */
 static quire_status compare_fixed(const struct qr_blocks *blocks, uint64_t position,
                                   const uint32_t *tokens, uint32_t n, struct qr_error *e)
@@ -127,7 +140,7 @@ static quire_status compare_fixed(const struct qr_blocks *blocks, uint64_t posit
         const uint8_t *parent = block ? blocks->ids[block - 1] : blocks->fingerprint;
         qr_block_id_tokens(parent, tokens + (block * page_tokens - position), page_tokens, id);
         if (memcmp(id, blocks->ids[block], QR_HASH_BYTES) != 0)
-            return conflict(e, block * page_tokens);
+            return conflict_in_block(e, block * page_tokens, page_tokens);
     }
     return QUIRE_OK;
 }

@@ -124,6 +124,36 @@ static void repeats_compare_with_pages_and_tails(void **state)
     fixture_end(&f);
 }
 
+static uint32_t other_from_row_7(uint32_t salt, uint32_t layer, uint64_t position)
+{
+    (void)layer;
+    return salt == 2 && position % 32 < 7 ? 1 : salt;
+}
+
+static void a_conflict_names_the_first_row(void **state)
+{
+    struct fixture f;
+    struct qr_append_result result;
+    struct qr_error e;
+    (void)state;
+
+    fixture_start(&f, 16u << 20);
+    fixture_salt_of = other_from_row_7;
+    const struct qr_session_info s = fixture_open(&f, "a");
+    assert_ok(fixture_append(&f, &s, 0, 64, 1, NULL));
+    for (uint32_t block = 0; block < 2; block++) { /* a page; a whole block of the tail */
+        assert_status(QUIRE_ECONFLICT, send_block(&f, &s, 0, block, 2, &result, &e));
+        assert_int_equal(e.position, block * 32 + 7);
+    }
+    assert_ok(send_block(&f, &s, 0, 2, 1, &result, NULL));
+    struct qr_append rows = fixture_all(&s, 64, 32);
+    rows.layers = 1;
+    assert_status(QUIRE_ECONFLICT, fixture_append_as(&f, &rows, 2, &result, &e));
+    assert_int_equal(e.position, 64 + 7);
+    fixture_salt_of = fixture_same_salt;
+    fixture_end(&f);
+}
+
 /* Right row digests over wrong codes: nobody else may get them for the rows they stand for. */
 static void pages_that_lie_are_not_shared(void **state)
 {
@@ -224,6 +254,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pages_and_rows_make_one_sequence),
+        cmocka_unit_test(a_conflict_names_the_first_row),
         cmocka_unit_test(repeats_compare_with_pages_and_tails),
         cmocka_unit_test(pages_that_lie_are_not_shared),
         cmocka_unit_test(places_that_are_not_blocks_are_refused),

@@ -106,6 +106,9 @@ static void ids_that_contradict_are_refused_and_failed_ones_forgotten(void **sta
     ids[95] ^= 1;
     ids[10] ^= 1; /* in a sealed block that is given whole */
     assert_status(QUIRE_ECONFLICT, append_ids(&f, &s, 0, 40, 1, &e));
+    assert_int_equal(e.position, 0); /* its hash alone is kept: the text names the block */
+    assert_int_equal(e.tokens, 32);
+    assert_non_null(strstr(e.text, "[0, +32)"));
     ids[10] ^= 1;
 
     /* An append that fails leaves none of its ids behind. */
