@@ -4,28 +4,45 @@
  * cannot be cut, so both stop at block borders below what is sealed.
  */
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "storage/base/random.h"
 #include "store_impl.h"
 
-/* Every lane that is longer must have a border at `length`. */
-static quire_status check_cut(const struct qr_session *session, uint64_t length,
+/* Lanes seal at their own pace: the first length from which no page is in the way. */
+static uint64_t free_from(const struct qr_session *session)
+{
+    uint64_t tokens = 0;
+
+    for (uint32_t i = 0; i < session->lane_count; i++)
+        tokens = qr_max_u64(tokens, (uint64_t)session->lanes[i].sealed);
+    return tokens * session->policy.page_tokens;
+}
+
+/* Every lane that is longer must have a border at `length`; `end` is the most it may be. */
+static quire_status check_cut(const struct qr_session *session, uint64_t length, uint64_t end,
                               struct qr_error *e)
 {
     const uint32_t page_tokens = session->policy.page_tokens;
+    const uint64_t below = length / page_tokens * page_tokens, above = below + page_tokens;
+    const uint64_t free = free_from(session);
+    char more[80] = "";
 
-    for (uint32_t i = 0; i < session->lane_count; i++) {
-        const uint64_t sealed = (uint64_t)session->lanes[i].sealed * page_tokens;
-        if (length < sealed && length % page_tokens != 0)
-            return qr_error_set(e, QUIRE_EINVAL,
-                                "length %" PRIu64 " is inside a sealed page of layer %u: use "
-                                "%" PRIu64 ", %" PRIu64 ", or %" PRIu64 " and more",
-                                length, session->lanes[i].layer,
-                                length / page_tokens * page_tokens,
-                                (length / page_tokens + 1) * page_tokens, sealed);
-    }
-    return QUIRE_OK;
+    if (length >= free || length == below)
+        return QUIRE_OK;
+    if (above <= end && free <= end && free > above)
+        snprintf(more, sizeof(more), ", %" PRIu64 ", or %" PRIu64 " to %" PRIu64, above, free,
+                 end);
+    else if (above <= end && free <= end)
+        snprintf(more, sizeof(more), ", or %" PRIu64 " to %" PRIu64, above, end);
+    else if (above <= end)
+        snprintf(more, sizeof(more), " or %" PRIu64, above);
+    return qr_error_set(e, QUIRE_EINVAL,
+                        "length %" PRIu64
+                        " is inside a sealed page, whose rows are no longer FP16: use %" PRIu64
+                        "%s",
+                        length, below, more);
 }
 
 static quire_status past_end(const struct qr_session *session, uint64_t length, uint64_t end,
@@ -88,7 +105,7 @@ static quire_status fork_contents(struct qr_session *from, struct qr_session *to
 /* All committed tokens, or whole blocks of them where a longer lane has sealed the last one. */
 static uint64_t most_to_fork(const struct qr_session *from, uint64_t committed)
 {
-    if (check_cut(from, committed, NULL) == QUIRE_OK)
+    if (check_cut(from, committed, committed, NULL) == QUIRE_OK)
         return committed;
     return committed / from->policy.page_tokens * from->policy.page_tokens;
 }
@@ -113,7 +130,7 @@ static quire_status fork_session(struct qr_session *from, const char *name, uint
     else if (length > committed)
         status = past_end(from, length, committed, e);
     else
-        status = check_cut(from, length, e);
+        status = check_cut(from, length, committed, e);
     if (status == QUIRE_OK)
         status = qr_session_make(from->store, &shape, &to, e);
     if (status == QUIRE_OK)
@@ -183,7 +200,7 @@ static quire_status cut(struct qr_session *session, uint64_t length, const uint8
     (void)qr_session_length(session, &longest);
     if (length > longest)
         return past_end(session, length, longest, e);
-    quire_status status = check_cut(session, length, e);
+    quire_status status = check_cut(session, length, longest, e);
     if (status != QUIRE_OK)
         return status;
     for (uint32_t i = 0; i < session->lane_count; i++) {

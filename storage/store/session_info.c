@@ -86,6 +86,19 @@ quire_status qr_session_info(struct qr_store *store, uint32_t ns, const char *na
     return status;
 }
 
+quire_status qr_session_info_of(struct qr_store *store, uint32_t ns, uint64_t handle,
+                                struct qr_session_info *out, struct qr_error *e)
+{
+    struct qr_session *session;
+    quire_status status = qr_session_acquire(store, ns, handle, &session, e);
+
+    if (status != QUIRE_OK)
+        return status;
+    status = qr_session_describe(session, out, e);
+    qr_session_release(session);
+    return status;
+}
+
 /* ---- lookup ----------------------------------------------------------------------------- */
 
 struct missing_list {
@@ -129,14 +142,6 @@ static void lookup_lane(const struct qr_session *session, uint32_t lane_number,
                                                  .shard = lane_number % session->head_shards});
         p = next;
     }
-    if (end > lane->length) {
-        const uint64_t first = qr_max_u64(what->position, lane->length);
-        add_missing(list,
-                    &(struct qr_token_range){.position = first,
-                                             .tokens = end - first,
-                                             .layer = lane->layer,
-                                             .shard = lane_number % session->head_shards});
-    }
 }
 
 static quire_status check_layers(const struct qr_session *session, uint32_t first, uint32_t n,
@@ -147,6 +152,33 @@ static quire_status check_layers(const struct qr_session *session, uint32_t firs
     if (n < 1 || first >= count || n > count - first)
         return qr_error_set(e, QUIRE_EINVAL, "layers [%u, +%u): the model has %u", first, n,
                             count);
+    return QUIRE_OK;
+}
+
+static bool is_named(const struct qr_lane *lane, const struct qr_token_range *what,
+                     uint32_t layers)
+{
+    return lane->layer >= what->layer && lane->layer - what->layer < layers && what->tokens > 0;
+}
+
+/* Tokens that were never there are not missing. */
+static quire_status check_end(const struct qr_session *session,
+                              const struct qr_token_range *what, uint32_t layers,
+                              struct qr_error *e)
+{
+    for (uint32_t i = 0; i < session->lane_count; i++) {
+        const struct qr_lane *lane = &session->lanes[i];
+        if (!is_named(lane, what, layers) || what->position + what->tokens <= lane->length)
+            continue;
+        qr_error_set(e, QUIRE_ERANGE,
+                     "tokens [%" PRIu64 ", +%" PRIu64 ") of layer %u, which has %" PRIu64,
+                     what->position, what->tokens, lane->layer, lane->length);
+        if (e) {
+            e->length = lane->length;
+            e->layer = lane->layer;
+        }
+        return QUIRE_ERANGE;
+    }
     return QUIRE_OK;
 }
 
@@ -172,9 +204,10 @@ quire_status qr_session_lookup(struct qr_store *store, uint32_t ns, uint64_t han
     pthread_mutex_lock(&session->lock);
     if (status == QUIRE_OK && session->dead)
         status = qr_session_gone(e, session->name);
+    if (status == QUIRE_OK)
+        status = check_end(session, what, layers, e);
     for (uint32_t i = 0; status == QUIRE_OK && i < session->lane_count; i++) {
-        const uint32_t layer = session->lanes[i].layer;
-        if (layer >= what->layer && layer - what->layer < layers && what->tokens > 0)
+        if (is_named(&session->lanes[i], what, layers))
             lookup_lane(session, i, what, &list);
     }
     if (status == QUIRE_OK) {

@@ -83,12 +83,16 @@ quire_status qr_session_drop(struct qr_store *store, uint32_t ns, const char *na
                              struct qr_error *e);
 quire_status qr_session_info(struct qr_store *store, uint32_t ns, const char *name,
                              struct qr_session_info *out, struct qr_error *e);
+/** The same of a handle: ENOTFOUND when it was dropped, whoever has its name now. */
+quire_status qr_session_info_of(struct qr_store *store, uint32_t ns, uint64_t session,
+                                struct qr_session_info *out, struct qr_error *e);
 /** Up to `capacity` infos with names > after and prefix; *count_out, *more_out. */
 quire_status qr_session_list(struct qr_store *store, uint32_t ns, const char *prefix,
                              const char *after, struct qr_session_info *out, size_t capacity,
                              size_t *count_out, bool *more_out);
 /** Copy-on-write fork at `length` tokens; 0: all committed ones, or whole blocks of them where
- * a longer lane has sealed the last. A length inside a sealed page is EINVAL; ERANGE, EEXIST,
+ * a longer lane has sealed the last. A length inside a sealed page is EINVAL and the text names
+ * lengths that work; ERANGE, EEXIST,
  * ENOTFOUND, EFULL. */
 quire_status qr_session_fork(struct qr_store *store, uint32_t ns, const char *from,
                              const char *to, uint64_t length, uint64_t ttl_ms,
@@ -107,7 +111,7 @@ struct qr_token_range {
     uint32_t layer, shard;
 };
 /** Exactly what is missing of [position, +tokens) x [first_layer, +layers); *more_out when
- * capacity was too small. */
+ * capacity was too small. ERANGE past the end of any lane named. */
 quire_status qr_session_lookup(struct qr_store *store, uint32_t ns, uint64_t session,
                                const struct qr_token_range *what, uint32_t layers,
                                struct qr_token_range *missing, size_t capacity,
@@ -219,8 +223,9 @@ quire_status qr_attend_sizes(struct qr_store *store, uint32_t ns,
 /**
  * Blocks until computed, spread over the attend workers. output, lse as qr_attend_sizes says.
  * `missing` (may be NULL) is filled under allow_missing; without it any hole in the range is
- * EMISSING and nothing is returned. cancel: becomes true in any thread to end it
- * with ECANCELED, polled between pages; may be NULL.
+ * EMISSING (the first range) and nothing is computed; NaN or infinite queries are EVALUE
+ * (layer, query head, position, channel). Layers without a KV cache have no rows. cancel:
+ * becomes true in any thread to end it with ECANCELED, polled between pages; may be NULL.
  */
 quire_status qr_store_attend(struct qr_store *store, uint32_t ns,
                              const struct qr_attend *attend, float *output, float *lse,

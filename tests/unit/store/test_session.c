@@ -92,6 +92,75 @@ static void workers_share_an_epoch(void **state)
     fixture_end(&f);
 }
 
+static void a_handle_does_not_follow_its_name(void **state)
+{
+    struct fixture f;
+    struct qr_session_info info;
+    (void)state;
+
+    fixture_start(&f, 8u << 20);
+    const struct qr_session_info first = fixture_open(&f, "a");
+    assert_ok(qr_session_info_of(f.store, f.ns, first.session, &info, NULL));
+    assert_string_equal(info.name, "a");
+    assert_ok(qr_session_drop(f.store, f.ns, "a", true, NULL));
+    const struct qr_session_info second = fixture_open(&f, "a");
+    assert_status(QUIRE_ENOTFOUND,
+                  qr_session_info_of(f.store, f.ns, first.session, &info, NULL));
+    assert_ok(qr_session_info_of(f.store, f.ns, second.session, &info, NULL));
+    fixture_end(&f);
+}
+
+/* A layer is ahead of the others and has sealed the page that holds the committed end. */
+static void a_fork_of_uneven_lanes_names_what_works(void **state)
+{
+    struct fixture f;
+    struct qr_session_info info;
+    struct qr_error e;
+    struct qr_append_result result;
+    (void)state;
+
+    fixture_start(&f, 8u << 20); /* pages and window of 32 */
+    const struct qr_session_info s = fixture_open(&f, "a");
+    assert_ok(fixture_append(&f, &s, 0, 100, 1, NULL));
+    struct qr_append ahead = fixture_all(&s, 100, 90);
+    ahead.layers = 1;
+    assert_ok(fixture_append_as(&f, &ahead, 1, &result, NULL)); /* 190: sealed up to 128 */
+
+    assert_status(QUIRE_EINVAL, qr_session_fork(f.store, f.ns, "a", "b", 100, 0, &info, &e));
+    assert_non_null(strstr(e.text, "96"));
+    assert_null(strstr(e.text, "128")); /* past the end */
+    assert_ok(qr_session_fork(f.store, f.ns, "a", "b", 96, 0, &info, &e));
+    assert_ok(qr_session_fork(f.store, f.ns, "a", "c", 0, 0, &info, &e));
+    assert_int_equal(info.length, 96);
+    assert_status(QUIRE_EINVAL, qr_session_fork(f.store, f.ns, "a", "d", 40, 0, &info, &e));
+    assert_non_null(strstr(e.text, "use 32 or 64"));
+    (void)fixture_fetch_all(&f, &info, 0, 96, 1);
+    fixture_end(&f);
+}
+
+static void what_was_never_there_is_not_missing(void **state)
+{
+    struct fixture f;
+    struct qr_token_range missing[4], what = {.tokens = 51};
+    struct qr_error e;
+    uint64_t length;
+    size_t count;
+    bool more;
+    (void)state;
+
+    fixture_start(&f, 8u << 20);
+    const struct qr_session_info s = fixture_open(&f, "a");
+    assert_ok(fixture_append(&f, &s, 0, 50, 1, NULL));
+    assert_status(QUIRE_ERANGE, qr_session_lookup(f.store, f.ns, s.session, &what, 3, missing,
+                                                  4, &count, &more, &length, &e));
+    assert_int_equal(e.length, 50);
+    what.tokens = 50;
+    assert_ok(qr_session_lookup(f.store, f.ns, s.session, &what, 3, missing, 4, &count, &more,
+                                &length, &e));
+    assert_int_equal(count, 0);
+    fixture_end(&f);
+}
+
 static void opening_compares_what_is_there(void **state)
 {
     struct fixture f;
@@ -377,6 +446,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_second_writer_waits_or_forces),
         cmocka_unit_test(workers_share_an_epoch),
+        cmocka_unit_test(a_handle_does_not_follow_its_name),
+        cmocka_unit_test(a_fork_of_uneven_lanes_names_what_works),
+        cmocka_unit_test(what_was_never_there_is_not_missing),
         cmocka_unit_test(opening_compares_what_is_there),
         cmocka_unit_test(namespaces_do_not_see_each_other),
         cmocka_unit_test(lists_names_in_order_page_by_page),
