@@ -4,9 +4,11 @@
  * merge of partial results. The computing is the server's.
  */
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 #include "client_op.h"
+#include "client_session.h"
 #include "storage/codec/attend.h"
 
 /* Elements of a layer's queries, output and lse. */
@@ -26,6 +28,8 @@ static struct sizes sizes_of(const struct quire_session *session,
 
     for (uint32_t i = 0; i < args->layers; i++) {
         const struct qr_layer *layer = &session->model.layers[args->first_layer + i];
+        if (layer->kv_heads == 0)
+            continue;
         const size_t rows = (size_t)args->queries * query_heads(args, layer);
         s.query += rows * layer->key_dim;
         s.output += rows * layer->value_dim;
@@ -40,7 +44,7 @@ static quire_status check_heads(const struct quire_session *session,
 {
     const struct qr_layer *layer = &session->model.layers[number];
     if (layer->kv_heads == 0)
-        return qr_error_set(e, QUIRE_EINVAL, "layer %u has no KV cache to attend to", number);
+        return QUIRE_OK;
 
     const uint32_t group = layer->query_heads / layer->kv_heads;
     const uint32_t heads = query_heads(args, layer);
@@ -57,6 +61,63 @@ static quire_status check_heads(const struct quire_session *session,
     return QUIRE_OK;
 }
 
+static bool is_finite(const void *query, enum quire_dtype dtype, size_t i)
+{
+    const uint16_t exponent = dtype == QUIRE_F16 ? 0x7c00 : 0x7f80;
+    uint16_t half;
+    float single;
+
+    if (dtype == QUIRE_F32) {
+        memcpy(&single, (const uint8_t *)query + i * sizeof(single), sizeof(single));
+        return isfinite(single);
+    }
+    memcpy(&half, (const uint8_t *)query + i * sizeof(half), sizeof(half));
+    return (half & exponent) != exponent;
+}
+
+/* The store checks too; here it costs no round trip. */
+static quire_status check_layer_queries(const struct qr_layer *layer, uint32_t number,
+                                        const struct quire_attend *args, size_t first,
+                                        struct qr_error *e)
+{
+    const size_t heads = query_heads(args, layer), dim = layer->key_dim;
+    const size_t n = args->queries * heads * dim;
+    size_t at = 0;
+
+    while (at < n && is_finite(args->query, args->dtype, first + at))
+        at++;
+    if (at == n)
+        return QUIRE_OK;
+    const uint64_t position = args->positions[at / dim / heads];
+    const uint32_t head = args->first_query_head + (uint32_t)(at / dim % heads);
+    const uint32_t channel = (uint32_t)(at % dim);
+    qr_error_set(e, QUIRE_EVALUE,
+                 "query of layer %u, query head %u, position %" PRIu64
+                 ", channel %u is NaN or infinite: need finite numbers",
+                 number, head, position, channel);
+    e->layer = number;
+    e->head = head;
+    e->position = position;
+    e->channel = channel;
+    return QUIRE_EVALUE;
+}
+
+static quire_status check_queries(const struct quire_session *session,
+                                  const struct quire_attend *args, struct qr_error *e)
+{
+    quire_status status = QUIRE_OK;
+    size_t first = 0;
+
+    for (uint32_t i = 0; !status && i < args->layers; i++) {
+        const struct qr_layer *layer = &session->model.layers[args->first_layer + i];
+        if (layer->kv_heads == 0)
+            continue;
+        status = check_layer_queries(layer, args->first_layer + i, args, first, e);
+        first += (size_t)args->queries * query_heads(args, layer) * layer->key_dim;
+    }
+    return status;
+}
+
 static quire_status check_pointers(const struct quire_attend *args, struct qr_error *e)
 {
     const char *null = !args->positions ? "positions"
@@ -66,6 +127,10 @@ static quire_status check_pointers(const struct quire_attend *args, struct qr_er
 
     if (null)
         return qr_error_set(e, QUIRE_EINVAL, "%s is NULL", null);
+    if (args->missing_capacity && (!args->missing || !args->missing_count))
+        return qr_error_set(e, QUIRE_EINVAL, "%s is NULL and missing_capacity %zu",
+                            args->missing ? "missing_count" : "missing",
+                            args->missing_capacity);
     if (args->last_token && args->first_token > args->last_token)
         return qr_error_set(e, QUIRE_EINVAL,
                             "tokens [%" PRIu64 ", %" PRIu64 "): the end is before the start",
@@ -95,13 +160,26 @@ static quire_status check(const struct quire_session *session, const struct quir
         status = check_heads(session, args, args->first_layer + i, e);
     if (status)
         return status;
-    const size_t bytes = sizes_of(session, args).query * element + args->queries * 10u;
+    const struct sizes sizes = sizes_of(session, args);
+    if (sizes.lse == 0)
+        return qr_error_set(e, QUIRE_EINVAL, "layers [%u, +%u) have no KV cache to attend to",
+                            args->first_layer, args->layers);
+    const size_t bytes = sizes.query * element + args->queries * 10u;
     if (bytes + 8192 > session->client->message_bytes_max)
         return qr_error_set(e, QUIRE_ETOOBIG,
                             "queries take %zu bytes; the server takes messages of %" PRIu64
                             ": ask for fewer layers or queries",
                             bytes, session->client->message_bytes_max);
-    return QUIRE_OK;
+    return check_queries(session, args, e);
+}
+
+static void copy_missing(const struct quire_attend *args, const Quire__V1__AttendReply *reply)
+{
+    if (!args->missing_count)
+        return;
+    for (size_t i = 0; i < reply->n_missing && i < args->missing_capacity; i++)
+        args->missing[i] = qr_client_range_from(reply->missing[i]);
+    *args->missing_count = reply->n_missing + (reply->more ? 1 : 0);
 }
 
 static quire_status copy_out(struct quire_op *op, const Quire__V1__AttendReply *reply,
@@ -119,6 +197,7 @@ static quire_status copy_out(struct quire_op *op, const Quire__V1__AttendReply *
     memcpy(args->output, reply->output.data, reply->output.len);
     if (args->lse)
         memcpy(args->lse, reply->lse.data, reply->lse.len);
+    copy_missing(args, reply);
     return QUIRE_OK;
 }
 

@@ -60,22 +60,34 @@ static quire_status check_part(struct quire_op *op, const struct qr_wire_part *p
 
 /* ---- progress --------------------------------------------------------------------------- */
 
+static void set_hole(struct qr_error *hole, quire_status status,
+                     const struct qr_wire_part *part, uint64_t position, uint64_t tokens)
+{
+    qr_error_set(hole, status, "layer %u, tokens [%" PRIu64 ", +%" PRIu64 ") %s", part->layer,
+                 position, tokens,
+                 status == QUIRE_EMISSING ? "are no longer stored" : "failed verification");
+    hole->layer = part->layer;
+    hole->head = part->first_head;
+    hole->position = position;
+    hole->tokens = tokens;
+}
+
+/* The first hole of the fetch: adjacent parts of its lane are one range. */
 static void note_hole(struct qr_fetch_state *f, const struct qr_wire_part *part,
                       uint32_t status)
 {
     struct qr_error *hole = &f->hole;
+    const quire_status code = status == 1 ? QUIRE_EMISSING : QUIRE_ECORRUPT;
+    const bool adjacent = hole->status == code && part->layer == hole->layer &&
+                          part->first_head == hole->head &&
+                          part->position == hole->position + hole->tokens;
     const bool first = hole->status == QUIRE_OK || part->layer < hole->layer ||
                        (part->layer == hole->layer && part->position < hole->position);
 
-    if (first) {
-        qr_error_set(hole, status == 1 ? QUIRE_EMISSING : QUIRE_ECORRUPT,
-                     "layer %u, tokens [%" PRIu64 ", +%u) %s", part->layer, part->position,
-                     part->tokens,
-                     status == 1 ? "are no longer stored" : "failed verification");
-        hole->layer = part->layer;
-        hole->position = part->position;
-        hole->tokens = part->tokens;
-    }
+    if (adjacent)
+        set_hole(hole, code, part, hole->position, hole->tokens + part->tokens);
+    else if (first)
+        set_hole(hole, code, part, part->position, part->tokens);
 }
 
 static void mark_pages(struct quire_op *op, const struct placed *p, uint32_t status)

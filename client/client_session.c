@@ -194,12 +194,12 @@ quire_status quire_session_info(quire_session *session, struct quire_session_inf
     if (!session || !out)
         return qr_client_fail_text(QUIRE_EINVAL, "%s is NULL", session ? "out" : "session");
     request.name = session->name;
+    request.session = session->handle;
     quire_status status = qr_control(session->client, QR_METHOD_GET_SESSION, &request.base,
                                      &quire__v1__session_info__descriptor, true, &op);
     if (status)
         return status;
     status = qr_client_info_from((const void *)op->reply_message, out, &e);
-    out->layer_count = status ? out->layer_count : session->model.layer_count;
     qr_op_recycle(op);
     return status ? qr_client_fail(&e) : QUIRE_OK;
 }

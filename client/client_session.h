@@ -14,7 +14,8 @@ void qr_client_policy_to(const struct qr_policy *from, struct quire_policy *to);
 /** Checked (qr_policy_check). */
 quire_status qr_client_policy_from(const struct quire_policy *from, struct qr_policy *to,
                                    struct qr_error *e);
-/** layer_count is left 0: the message does not say. Errors: ECORRUPT; *to untouched. */
+struct quire_range qr_client_range_from(const Quire__V1__TokenRange *from);
+/** Errors: ECORRUPT; *to untouched. */
 quire_status qr_client_info_from(const Quire__V1__SessionInfo *from,
                                  struct quire_session_info *to, struct qr_error *e);
 

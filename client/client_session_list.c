@@ -84,7 +84,8 @@ quire_status qr_client_info_from(const Quire__V1__SessionInfo *from,
                                  struct quire_session_info *to, struct qr_error *e)
 {
     struct qr_policy policy;
-    struct quire_session_info info = {.head_shards = from->head_shards,
+    struct quire_session_info info = {.layer_count = from->layer_count,
+                                      .head_shards = from->head_shards,
                                       .length = from->length,
                                       .longest = from->longest,
                                       .epoch = from->epoch,
@@ -197,6 +198,14 @@ quire_status quire_session_list(quire_client *client, const char *prefix, const 
     return QUIRE_OK;
 }
 
+struct quire_range qr_client_range_from(const Quire__V1__TokenRange *from)
+{
+    return (struct quire_range){.position = from->position,
+                                .tokens = from->tokens,
+                                .layer = from->layer,
+                                .shard = from->shard};
+}
+
 quire_status quire_session_lookup(quire_session *session, uint64_t position, uint64_t tokens,
                                   uint32_t first_layer, uint32_t layers,
                                   struct quire_range *missing, size_t capacity,
@@ -221,18 +230,15 @@ quire_status quire_session_lookup(quire_session *session, uint64_t position, uin
         return status;
     const Quire__V1__LookupReply *reply = (const void *)op->reply_message;
     const size_t n = reply->n_missing;
-    const bool fits = n <= capacity && !reply->more;
-    for (size_t i = 0; fits && i < n; i++) {
-        const Quire__V1__TokenRange *r = reply->missing[i];
-        missing[i] = (struct quire_range){
-            .position = r->position, .tokens = r->tokens, .layer = r->layer, .shard = r->shard};
-    }
+    const bool more = reply->more != 0, fits = n <= capacity && !more;
+    for (size_t i = 0; i < capacity && i < n; i++)
+        missing[i] = qr_client_range_from(reply->missing[i]);
     qr_op_recycle(op);
+    *count_out = n + more;
     if (!fits)
         return qr_client_fail_text(QUIRE_ETOOBIG,
                                    "%zu ranges or more are missing; capacity is %zu: ask for "
                                    "fewer layers or tokens",
                                    n, capacity);
-    *count_out = n;
     return QUIRE_OK;
 }

@@ -243,6 +243,8 @@ QUIRE_API quire_status quire_session_open(quire_client *client, const char *name
 /** Release the handle; a writer that took the lease gives it back. The session stays in the
  * store. NULL allowed. */
 QUIRE_API void quire_session_close(quire_session **session);
+/** Of this handle's session: ENOTFOUND once it was dropped, also when its name was used again.
+ */
 QUIRE_API quire_status quire_session_info(quire_session *session,
                                           struct quire_session_info *out);
 /** Keep alive: renew the lease (writers) and the time to live (ttl_ms 0: as before). */
@@ -250,8 +252,11 @@ QUIRE_API quire_status quire_session_touch(quire_session *session, uint64_t ttl_
 /** Cut to `length` tokens (writers). Whole pages go; a cut inside a page needs `length` >=
  * sealed tokens. ERANGE past the end. */
 QUIRE_API quire_status quire_session_truncate(quire_session *session, uint64_t length);
-/** Copy-on-write fork of `from` at `length` tokens (0: all committed ones) under a new name.
- * EEXIST, ENOTFOUND, ERANGE. */
+/** Copy-on-write fork of `from` at `length` tokens under a new name. A length that lies inside
+ * a page which some lane has sealed already (lanes may be ahead of each other) is EINVAL, and
+ * the text names lengths that work; 0: the largest length that works, which is the committed
+ * one while no lane has sealed past it, else the page border below. EEXIST, ENOTFOUND, ERANGE
+ * (longer than committed). */
 QUIRE_API quire_status quire_session_fork(quire_client *client, const char *from,
                                           const char *to, uint64_t length);
 /** Remove. ELEASE while a writer holds it, unless force. */
@@ -300,7 +305,9 @@ struct quire_range {
     uint32_t layer, shard;
 };
 /** Ranges of [position, position + tokens) that are no longer stored, for layers [first_layer,
- * +layers). ETOOBIG: more than capacity. */
+ * +layers). ETOOBIG: more than capacity; the first `capacity` are filled in all the same, and
+ * *count_out says how many there are (past 4096 only that there are more). ERANGE: past the end
+ * of any of these layers, with its length: tokens that were never appended are not missing. */
 QUIRE_API quire_status quire_session_lookup(quire_session *session, uint64_t position,
                                             uint64_t tokens, uint32_t first_layer,
                                             uint32_t layers, struct quire_range *missing,
@@ -311,7 +318,7 @@ QUIRE_API quire_status quire_session_lookup(quire_session *session, uint64_t pos
 enum quire_durability { QUIRE_MEMORY = 0, QUIRE_DISK = 1 };
 
 /** K and V of `tokens` new tokens for layers [first_layer, +layers). One array entry per layer;
- * heads of this handle's shard. */
+ * heads of this handle's shard. Entries of layers without a KV cache are not read. */
 struct quire_append {
     uint64_t position; /* first token: the lane's length, or earlier for a repeat (compared,
                           must be equal) */
@@ -322,7 +329,9 @@ struct quire_append {
     const void *const *value;                     /* [layers] -> [tokens][heads][value_dim] */
     size_t key_token_stride, key_head_stride;     /* bytes; 0 = contiguous */
     size_t value_token_stride, value_head_stride; /* bytes; 0 = contiguous */
-    const uint32_t *token_ids; /* NULL or [tokens]: lets equal prefixes be shared */
+    const uint32_t *token_ids; /* NULL or [tokens]: lets equal prefixes be shared. Repeated ids
+                                  are compared; of a sealed block only when all of it is given,
+                                  since their hash alone is kept */
     enum quire_durability durability;
     uint32_t timeout_ms; /* 0: the client's */
 };
@@ -341,7 +350,8 @@ QUIRE_API quire_status quire_append(quire_session *session, const struct quire_a
 
 enum quire_layout { QUIRE_TOKEN_MAJOR = 0, QUIRE_HEAD_MAJOR = 1 };
 
-/** Read tokens x layers x KV heads into the caller's buffers, dequantized. */
+/** Read tokens x layers x KV heads into the caller's buffers, dequantized. Entries of layers
+ * without a KV cache are not touched. */
 struct quire_fetch {
     uint64_t position;
     uint64_t tokens;
@@ -394,8 +404,20 @@ struct quire_attend {
     bool allow_missing; /* attend over what is there instead of EMISSING */
     float *output;      /* [layers][queries][query_heads][value_dim] */
     float *lse;         /* [layers][queries][query_heads], may be NULL */
+    struct quire_range
+        *missing;            /* with allow_missing: the first missing_capacity ranges that */
+    size_t missing_capacity; /* were left out go here */
+    size_t *missing_count;   /* how many there are, may be more than capacity; NULL: not
+                                wanted. Past 4096 only that there are more: 4097 */
     uint32_t timeout_ms;
 };
+/**
+ * Attend. Layers without a KV cache are skipped: query, output and lse have no rows for them.
+ * Errors: EVALUE (query NaN or infinite: layer, query head, position and channel in the error),
+ * EMISSING (the first range; unless allow_missing), ERANGE (last_token past the end), EINVAL
+ * (also when no layer has a KV cache), ETOOBIG, ETIMEOUT, EUNAVAILABLE. On every error nothing
+ * is written.
+ */
 QUIRE_API quire_status quire_attend(quire_session *session, const struct quire_attend *attend);
 
 /**

@@ -29,6 +29,7 @@ static void info_to(const struct qr_session_info *info, struct info_message *out
     m->fingerprint =
         (ProtobufCBinaryData){QR_HASH_BYTES, (uint8_t *)(uintptr_t)info->model->fingerprint};
     m->head_shards = info->head_shards;
+    m->layer_count = info->model->layer_count;
     m->length = info->length;
     m->longest = info->longest;
     m->epoch = info->epoch;
@@ -147,7 +148,8 @@ quire_status qr_handle_get_session(void *arg, const struct qr_request *request,
     if (status)
         return status;
     const Quire__V1__GetSessionRequest *m = (Quire__V1__GetSessionRequest *)message;
-    status = qr_session_info(service->store, request->ns, m->name, &info, e);
+    status = m->session ? qr_session_info_of(service->store, request->ns, m->session, &info, e)
+                        : qr_session_info(service->store, request->ns, m->name, &info, e);
     return reply_info(service, request, status, &info, reply_bytes, e);
 }
 

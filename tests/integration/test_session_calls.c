@@ -31,12 +31,15 @@ static quire_client *connect_to(const struct quired *q)
 
 static void start(struct place *p)
 {
-    static const struct quire_layers layers = {.count = LAYERS,
-                                               .query_heads = HEADS,
-                                               .kv_heads = HEADS,
-                                               .key_dim = DIM,
-                                               .value_dim = DIM};
-    static const struct quire_model model = {.name = "t", .layers = &layers, .layer_runs = 1};
+    static const struct quire_layers layers[] = {
+        {.count = LAYERS,
+         .query_heads = HEADS,
+         .kv_heads = HEADS,
+         .key_dim = DIM,
+         .value_dim = DIM},
+        {.count = 1, .query_heads = HEADS, .key_dim = DIM, .value_dim = DIM}, /* no KV cache */
+    };
+    static const struct quire_model model = {.name = "t", .layers = layers, .layer_runs = 2};
 
     quired_folder(&p->quired);
     quired_start(&p->quired, NULL);
@@ -275,6 +278,155 @@ static void a_truncated_session_goes_on(void **state)
     stop(&p);
 }
 
+static void a_list_tells_what_an_info_does(void **state)
+{
+    struct place p;
+    struct quire_session_info infos[2], info;
+    size_t count = 0;
+    bool more = false;
+    (void)state;
+
+    start(&p);
+    const struct quire_open_options o = writer(&p, 1);
+    quire_session *b = open_as(p.client, "b", &o), *a = open_as(p.client, "a", &o);
+    quire_session *other = open_as(p.client, "x", &o);
+    append(a, LAYERS, 0, 10);
+    assert_ok(quire_session_list(p.client, "", NULL, infos, 2, &count, &more));
+    assert_int_equal(count, 2);
+    assert_true(more);
+    assert_string_equal(infos[0].name, "a");
+    assert_string_equal(infos[1].name, "b");
+    assert_int_equal(infos[0].layer_count, LAYERS + 1);
+    assert_ok(quire_session_info(a, &info));
+    assert_int_equal(infos[0].length, info.length);
+    assert_int_equal(infos[0].layer_count, info.layer_count);
+    assert_ok(quire_session_list(p.client, "", "b", infos, 2, &count, &more));
+    assert_int_equal(count, 1);
+    assert_false(more);
+
+    assert_ok(quire_session_drop(p.client, "b", true));
+    quire_session *again = open_as(p.client, "b", &o);
+    assert_status(QUIRE_ENOTFOUND, quire_session_info(b, &info)); /* another one's name now */
+    assert_ok(quire_session_info(again, &info));
+    quire_session_close(&a);
+    quire_session_close(&b);
+    quire_session_close(&again);
+    quire_session_close(&other);
+    stop(&p);
+}
+
+static void attention_skips_layers_without_a_cache(void **state)
+{
+    struct place p;
+    float query[LAYERS * HEADS * DIM] = {0}, output[LAYERS * HEADS * DIM], lse[LAYERS * HEADS];
+    const uint64_t position = 0;
+    (void)state;
+
+    start(&p);
+    const struct quire_open_options o = writer(&p, 1);
+    quire_session *session = open_as(p.client, "s", &o);
+    append(session, LAYERS, 0, 10);
+    struct quire_attend attend = {.layers = LAYERS + 1,
+                                  .queries = 1,
+                                  .positions = &position,
+                                  .dtype = QUIRE_F32,
+                                  .query = query,
+                                  .output = output,
+                                  .lse = lse};
+    if (quire_attend(session, &attend))
+        fail_msg("%s", quire_last_error()->text);
+    for (uint32_t i = 0; i < ARRAY_LEN(output); i++) /* token 0 alone is seen */
+        assert_true(output[i] == value_at(i / HEADS / DIM, 1, 0, i / DIM % HEADS));
+
+    query[(HEADS + 2) * DIM + 3] = INFINITY; /* layer 1, head 2 */
+    assert_status(QUIRE_EVALUE, quire_attend(session, &attend));
+    assert_int_equal(quire_last_error()->layer, 1);
+    assert_int_equal(quire_last_error()->head, 2);
+    assert_int_equal(quire_last_error()->channel, 3);
+    attend.first_layer = LAYERS;
+    attend.layers = 1;
+    assert_status(QUIRE_EINVAL, quire_attend(session, &attend));
+    quire_session_close(&session);
+    stop(&p);
+}
+
+/* FP16 pages until the server's memory holds no more of them. */
+static quire_session *overfill(struct place *p, uint64_t *length_out)
+{
+    struct quire_open_options o = writer(p, 1);
+    struct quire_policy policy;
+    struct quire_session_info info = {0};
+    uint64_t length = 0;
+
+    quire_policy_default(&policy);
+    policy.key = policy.value = (struct quire_codec_spec){.codec = QUIRE_CODEC_RAW};
+    o.policy = &policy;
+    quire_session *session = open_as(p->client, "s", &o);
+    for (int i = 0; i < 100 && info.missing_pages < 4; i++, length += 4096) {
+        append(session, LAYERS, length, 4096);
+        assert_ok(quire_session_info(session, &info));
+    }
+    assert_true(info.missing_pages >= 4);
+    *length_out = length;
+    return session;
+}
+
+static void holes_are_listed_as_far_as_there_is_room(void **state)
+{
+    struct place p;
+    struct quire_range all[64], one[1], left_out[1];
+    float query[LAYERS * HEADS * DIM] = {0}, output[LAYERS * HEADS * DIM];
+    uint64_t length;
+    size_t count = 0, count_one = 0, count_left_out = 0;
+    (void)state;
+
+    start(&p);
+    quire_session *session = overfill(&p, &length);
+    assert_ok(quire_session_lookup(session, 0, length, 0, LAYERS, all, 64, &count));
+    assert_true(count > 1);
+    assert_status(QUIRE_ETOOBIG,
+                  quire_session_lookup(session, 0, length, 0, LAYERS, one, 1, &count_one));
+    assert_int_equal(count_one, count);
+    assert_memory_equal(one, all, sizeof(one));
+    assert_status(QUIRE_ERANGE,
+                  quire_session_lookup(session, 0, length + 1, 0, 1, all, 64, &count_one));
+    assert_int_equal(quire_last_error()->length, length);
+
+    struct quire_attend attend = {.layers = LAYERS,
+                                  .queries = 1,
+                                  .positions = &length,
+                                  .dtype = QUIRE_F32,
+                                  .query = query,
+                                  .output = output};
+    assert_status(QUIRE_EMISSING, quire_attend(session, &attend));
+    assert_int_equal(quire_last_error()->layer, all[0].layer);
+    assert_int_equal(quire_last_error()->position, all[0].position);
+    assert_int_equal(quire_last_error()->tokens, all[0].tokens);
+    attend.allow_missing = true;
+    attend.missing = left_out;
+    attend.missing_capacity = 1;
+    assert_status(QUIRE_EINVAL, quire_attend(session, &attend)); /* no place for the count */
+    attend.missing_count = &count_left_out;
+    if (quire_attend(session, &attend))
+        fail_msg("%s", quire_last_error()->text);
+    assert_int_equal(count_left_out, count);
+    assert_memory_equal(left_out, all, sizeof(left_out));
+
+    float *key = calloc(length, HEADS * DIM * sizeof(float));
+    void *const keys[] = {key};
+    const struct quire_fetch fetch = {.first_layer = all[0].layer,
+                                      .layers = 1,
+                                      .tokens = length,
+                                      .dtype = QUIRE_F32,
+                                      .key = keys};
+    assert_status(QUIRE_EMISSING, quire_fetch(session, &fetch));
+    assert_int_equal(quire_last_error()->position, all[0].position);
+    assert_int_equal(quire_last_error()->tokens, all[0].tokens);
+    free(key);
+    quire_session_close(&session);
+    stop(&p);
+}
+
 static void statistics_need_room(void **state)
 {
     struct place p;
@@ -301,6 +453,9 @@ int main(void)
         cmocka_unit_test(joining_needs_write_alone),
         cmocka_unit_test(a_fork_is_cut_and_lives_alone),
         cmocka_unit_test(a_truncated_session_goes_on),
+        cmocka_unit_test(a_list_tells_what_an_info_does),
+        cmocka_unit_test(attention_skips_layers_without_a_cache),
+        cmocka_unit_test(holes_are_listed_as_far_as_there_is_room),
         cmocka_unit_test(statistics_need_room),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
