@@ -4,9 +4,9 @@
  * store. The next one opens it and compares it with what the one before had
  * acknowledged: nothing acknowledged is lost, nothing is wrong, the cap is kept.
  *
- * usage: test_disk_kill [KILLS]; QUIRE_SEED replays the choices (not the moments).
- *        test_disk_kill write|check DIR MODEL, for power_cut: write for ever, or check once, a
- *        store whose model is in a file
+ * usage: test_disk_kill [KILLS], or QUIRE_KILLS; QUIRE_SEED replays the choices (not the
+ * moments). test_disk_kill write|check DIR MODEL, for power_cut: write for ever, or check once,
+ * a store whose model is in a file
  */
 #include "storage/base/log.h"
 #include "tests/unit/tier/disk_pages.h"
@@ -365,5 +365,6 @@ int main(int argc, char **argv)
     }
     printf("QUIRE_SEED=%llu\n", (unsigned long long)seed);
     fflush(stdout);
-    return run_kills(argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 10) : KILLS);
+    const char *kills = argc > 1 ? argv[1] : getenv("QUIRE_KILLS");
+    return run_kills(kills ? (uint32_t)strtoul(kills, NULL, 10) : KILLS);
 }
