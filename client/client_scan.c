@@ -12,6 +12,8 @@
 
 /* Scratch of a scan: stays in the L1 cache. */
 #define SCAN_BYTES (16u << 10)
+/* Most memory for a survey: of about 5 GiB of FP16 (8 heads, dim 128). */
+#define SURVEY_BYTES_MAX (16u << 20)
 
 /* Units: for each layer its blocks to be sealed, then all its other rows. */
 struct scan {
@@ -133,6 +135,17 @@ static quire_status scan_slowly(struct quire_op *op, struct qr_error *e)
     return status;
 }
 
+/* Memory for the survey; without, sealing looks at the rows again itself. */
+static void take_survey(struct quire_op *op, uint32_t blocks)
+{
+    const struct qr_append_state *a = &op->u.append;
+    const size_t bytes =
+        (size_t)a->args.layers * blocks * a->plan.page_tokens * sizeof(struct qr_token_survey);
+
+    if (bytes > 0 && bytes <= SURVEY_BYTES_MAX)
+        op->request = qr_pool_take(op->client->buffers, bytes);
+}
+
 quire_status qr_append_scan(struct quire_op *op, struct qr_error *e)
 {
     struct qr_append_state *a = &op->u.append;
@@ -142,10 +155,7 @@ quire_status qr_append_scan(struct quire_op *op, struct qr_error *e)
 
     if (a->args.dtype != QUIRE_F16)
         return scan_slowly(op, e);
-    if (scan.blocks > 0) /* without memory for it, sealing looks again itself */
-        op->request = qr_pool_take(op->client->buffers, (size_t)a->args.layers * scan.blocks *
-                                                            plan->page_tokens *
-                                                            sizeof(struct qr_token_survey));
+    take_survey(op, scan.blocks);
     qr_helper_run(op->client->helper, a->args.layers * (scan.blocks + 1), scan_unit, &scan);
     return atomic_load(&scan.bad) ? scan_slowly(op, e) : QUIRE_OK;
 }
