@@ -98,7 +98,7 @@ static int server_start(struct store *s, const char *scratch, const struct workl
         fprintf(stderr, "peers: cannot tell where quired is\n");
         return -1;
     }
-    const char *name = s->ops->by_layer ? "layers" : "blocks";
+    const char *name = s->ops->file_name;
     snprintf(s->socket_path, sizeof(s->socket_path), "%s/%s.sock", scratch, name);
     s->port = port_pick();
     if (s->transport == TRANSPORT_UNIX)
@@ -127,8 +127,9 @@ static int quire_start(struct store *s, const char *scratch, const struct worklo
 }
 
 /* A session of its own for each pass; the last one goes, as a peer's values do. */
-static int new_session(struct state *q)
+static int new_session(struct store *s)
 {
+    struct state *q = s->state;
     char name[32];
     quire_session_close(&q->session);
     if (q->pass > 0) {
@@ -139,6 +140,10 @@ static int new_session(struct state *q)
     struct quire_open_options options;
     quire_open_options_init(&options);
     options.flags = QUIRE_OPEN_CREATE | QUIRE_OPEN_WRITE;
+    struct quire_policy policy;
+    quire_policy_default(&policy);
+    policy.window = s->ops->all_sealed ? 0 : policy.window;
+    options.policy = &policy;
     options.fingerprint = q->fingerprint;
     snprintf(name, sizeof(name), "pass%u", q->pass++);
     return quire_session_open(q->client, name, &options, &q->session) ? failed("open") : 0;
@@ -166,7 +171,7 @@ static int append_pieces(struct store *s, const struct workload *w, uint32_t tok
 {
     struct state *q = s->state;
     struct flight flights[PEERS_DEPTH] = {0};
-    int bad = new_session(q);
+    int bad = new_session(s);
     for (uint32_t token = 0; token < w->tokens && !bad; token += tokens)
         for (uint32_t layer = 0; layer < w->layers && !bad; layer++) {
             struct flight *f = &flights[layer % PEERS_DEPTH];
@@ -243,6 +248,7 @@ static void quire_stop(struct store *s)
 
 const struct store_ops quire_block_ops = {
     .name = "quire, blocks",
+    .file_name = "blocks",
     .is_quire = true,
     .start = quire_start,
     .append = append_blocks,
@@ -251,10 +257,21 @@ const struct store_ops quire_block_ops = {
 };
 const struct store_ops quire_layer_ops = {
     .name = "quire, layers",
+    .file_name = "layers",
     .is_quire = true,
     .by_layer = true,
     .start = quire_start,
     .append = append_layers,
     .fetch = fetch_layers,
+    .stop = quire_stop,
+};
+const struct store_ops quire_sealed_ops = {
+    .name = "quire, sealed",
+    .file_name = "sealed",
+    .is_quire = true,
+    .all_sealed = true,
+    .start = quire_start,
+    .append = append_blocks,
+    .fetch = fetch_blocks,
     .stop = quire_stop,
 };

@@ -42,7 +42,7 @@ static const struct {
 
 /* The peers first: Quire's rows are compared with the better of them. */
 static const struct store_ops *const all_ops[] = {&memcached_ops, &redis_ops, &quire_block_ops,
-                                                  &quire_layer_ops};
+                                                  &quire_sealed_ops, &quire_layer_ops};
 #define STORES (sizeof(all_ops) / sizeof(all_ops[0]))
 
 size_t workload_block_bytes(const struct workload *w)
