@@ -22,7 +22,7 @@ struct fetch {
     uint32_t done; /* tokens of it that have been sent */
     float *rotation;
     size_t rotation_bytes;
-    uint64_t rotation_position; /* what is in it: valid while rotation_tokens > 0 */
+    int64_t rotation_position; /* what is in it: valid while rotation_tokens > 0 */
     uint32_t rotation_tokens, rotation_rope;
 };
 
@@ -250,8 +250,10 @@ static const struct qr_rope *rope_of(const struct fetch *fetch)
 /* cos/sin for `tokens` positions from `position` on; made anew only when they differ from the
  * last ones. */
 static quire_status make_rotation(struct fetch *fetch, const struct qr_rope *rope,
-                                  uint64_t position, uint32_t tokens, struct qr_error *e)
+                                  int64_t position, uint32_t tokens, struct qr_error *e)
 {
+    /* A shift may put tokens of the page that nobody asked for below 0: they get none. */
+    const uint32_t skip = position < 0 ? (uint32_t)-position : 0;
     const size_t bytes = ((size_t)tokens * rope->rotary_dim * sizeof(float) + 63) & ~(size_t)63;
     const uint32_t index = layer_of(&fetch->part)->rope;
 
@@ -265,7 +267,8 @@ static quire_status make_rotation(struct fetch *fetch, const struct qr_rope *rop
         if (!fetch->rotation)
             return no_memory(e);
     }
-    qr_rotation_make(rope, position, tokens, fetch->rotation);
+    qr_rotation_make(rope, (uint64_t)(position + skip), tokens - skip,
+                     fetch->rotation + (size_t)skip * rope->rotary_dim);
     fetch->rotation_position = position;
     fetch->rotation_tokens = tokens;
     fetch->rotation_rope = index;
@@ -295,7 +298,7 @@ static quire_status begin_part(struct fetch *fetch, struct qr_error *e)
     if (status || !rope)
         return status;
     covered(fetch, &position, &tokens);
-    return make_rotation(fetch, rope, (uint64_t)((int64_t)position + fetch->shift), tokens, e);
+    return make_rotation(fetch, rope, (int64_t)position + fetch->shift, tokens, e);
 }
 
 /* Expand K or V of `tokens` tokens from fetch->done on to dst. */

@@ -13,7 +13,7 @@ import unittest
 import grpc
 from quire.v1 import quire_pb2 as pb
 
-from service import LAYERS, Server, a_model, rows_of
+from service import LAYERS, Server, a_model, rotate, rows_of, unpack
 
 SEED = 20
 EDGES = (0, 1, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1, -1, -2**63)
@@ -121,6 +121,19 @@ class Hostile(unittest.TestCase):
             time.sleep(0.05)
             stat = self.stat(server)
         self.assertEqual((stat["server.pins"], stat["server.calls_live"]), (0, 1))  # this Stat is live
+
+    def test_a_shift_may_put_the_begin_of_a_page_below_zero(self):
+        server = self.serve()
+        info = self.filled(server, "shift", 300)
+        for position in (60, 200):  # in the middle of a page; in the tail
+            request = dict(session=info.session, position=position, tokens=3, layers=1, expand=True, dtype=pb.F32)
+            plain, turned = (list(server.quire.Fetch(pb.FetchRequest(**request, **more)))[0].parts[0]
+                             for more in ({}, {"rotate": True, "position_shift": -position}))
+            (keys, values), (rotated, same) = unpack(plain, "f"), unpack(turned, "f")
+            self.assertEqual(values, same)
+            for token in range(3):
+                for wanted, got in zip(rotate(keys[token][0], token), rotated[token][0]):
+                    self.assertAlmostEqual(wanted, got, delta=2e-3)
 
     def test_lists_fit_the_smallest_message(self):
         server = self.serve("--max-message-bytes", "64KiB", "--fetch-chunk-bytes", "64KiB")
