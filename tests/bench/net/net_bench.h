@@ -31,14 +31,22 @@ struct net_data {
 void net_data_make(struct net_data *data, uint32_t tokens, uint32_t layers);
 void net_data_free(struct net_data *data);
 
+/** CPU seconds of the two processes: of all their threads, kernel time included. */
+struct net_cpu {
+    double client, server;
+};
+
+/** So far; server 0: only this process. */
+struct net_cpu net_cpu_now(pid_t server);
+
 struct net_times {
-    double append, fetch, rotated; /* seconds */
-    double append_cpu;             /* seconds of both processes */
+    double append, first, fetch, rotated; /* seconds; first: the fetch after the append */
+    struct net_cpu append_cpu, fetch_cpu; /* of one append, of one fetch */
 };
 /** A session with K and V of `bits` bits: append all, fetch all, fetch rotated, compare, drop.
- */
-struct net_times net_round(const struct net_server *server, quire_client *client,
-                           struct net_data *data, uint32_t bits);
+ * server: its pid, for its CPU time. */
+struct net_times net_round(quire_client *client, pid_t server, struct net_data *data,
+                           uint32_t bits);
 
 struct net_latency {
     double ping_us, step_us; /* medians */
@@ -47,8 +55,5 @@ struct net_latency {
 struct net_latency net_decode(quire_client *client, unsigned steps);
 
 double net_now(void);
-/** Processor seconds that this process and the server have used: what other work on the machine
- * does not change. */
-double net_cpu(const struct net_server *server);
 
 #endif

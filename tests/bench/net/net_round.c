@@ -13,24 +13,39 @@
 #include "proto/quant.h"
 
 #define LAYERS_MAX 32
+#define FETCHES 4 /* of each kind in a round */
 
-double net_now(void)
+static double clock_of(clockid_t clock)
 {
     struct timespec t;
 
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    if (clock_gettime(clock, &t))
+        return 0;
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-double net_cpu(const struct net_server *server)
+double net_now(void)
 {
-    clockid_t theirs;
-    struct timespec own, other;
+    return clock_of(CLOCK_MONOTONIC);
+}
 
-    if (clock_getcpuclockid(server->pid, &theirs) || clock_gettime(theirs, &other) ||
-        clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &own))
-        exit(1);
-    return (double)(own.tv_sec + other.tv_sec) + (double)(own.tv_nsec + other.tv_nsec) * 1e-9;
+struct net_cpu net_cpu_now(pid_t server)
+{
+    clockid_t clock;
+    const struct net_cpu now = {.client = clock_of(CLOCK_PROCESS_CPUTIME_ID),
+                                .server =
+                                    clock_getcpuclockid(server, &clock) ? 0 : clock_of(clock)};
+
+    return now;
+}
+
+static struct net_cpu cpu_since(pid_t server, const struct net_cpu *start, unsigned times)
+{
+    const struct net_cpu now = net_cpu_now(server);
+    const struct net_cpu took = {(now.client - start->client) / times,
+                                 (now.server - start->server) / times};
+
+    return took;
 }
 
 static void need(quire_status status, const char *what)
@@ -156,7 +171,7 @@ static double best_fetch(quire_session *session, const struct net_data *d, bool 
 {
     double best = timed_fetch(session, d, rotate);
 
-    for (int i = 0; i < 3; i++) {
+    for (unsigned i = 1; i < FETCHES; i++) {
         const double took = timed_fetch(session, d, rotate);
         best = took < best ? took : best;
     }
@@ -177,17 +192,20 @@ static void compare(const struct net_data *d, uint32_t bits)
     }
 }
 
-struct net_times net_round(const struct net_server *server, quire_client *client,
-                           struct net_data *d, uint32_t bits)
+struct net_times net_round(quire_client *client, pid_t server, struct net_data *d,
+                           uint32_t bits)
 {
     struct net_times t;
     quire_session *session = open_session(client, d->layers, bits);
 
-    const double before = net_cpu(server);
+    struct net_cpu start = net_cpu_now(server);
     t.append = timed_append(session, d);
-    t.append_cpu = net_cpu(server) - before;
+    t.append_cpu = cpu_since(server, &start, 1);
+    t.first = timed_fetch(session, d, false);
     t.rotated = best_fetch(session, d, true);
+    start = net_cpu_now(server);
     t.fetch = best_fetch(session, d, false);
+    t.fetch_cpu = cpu_since(server, &start, FETCHES);
     compare(d, bits);
     close_session(client, session);
     return t;
