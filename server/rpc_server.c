@@ -62,7 +62,7 @@ static grpc_server *make_server(const struct qr_rpc_config *config)
         integer(GRPC_ARG_MAX_CONCURRENT_STREAMS, (int)config->calls_max),
         integer(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, (int)config->handshake_ms),
         integer(GRPC_ARG_ALLOW_REUSEPORT, 0),
-        integer(GRPC_ARG_HTTP2_BDP_PROBE, 1),
+        integer(GRPC_ARG_HTTP2_BDP_PROBE, 0),
         integer(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, FRAME_BYTES_MAX),
         integer(GRPC_ARG_KEEPALIVE_TIME_MS, KEEPALIVE_MS),
         integer(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, KEEPALIVE_WAIT_MS),
