@@ -223,6 +223,29 @@ static cJSON *summary_json(const struct qr_codec_spec *spec, const struct qr_pag
     return root;
 }
 
+static void add_header_rest(cJSON *root, const struct qr_page_header *h)
+{
+    static const char *const stored[] = {"none", "pre", "post"};
+    cJSON_AddStringToObject(root, "rope", h->rope_stored <= 2 ? stored[h->rope_stored] : "?");
+    cJSON_AddStringToObject(root, "layout",
+                            h->rope_layout == QR_ROPE_HALF          ? "half"
+                            : h->rope_layout == QR_ROPE_INTERLEAVED ? "interleaved"
+                                                                    : "?");
+    cJSON *rows = cJSON_AddArrayToObject(root, "raw_row_positions");
+    for (uint32_t t = 0; t < h->tokens; t++)
+        if (qr_page_is_raw(h->raw_bitmap, t))
+            cJSON_AddItemToArray(rows, cJSON_CreateNumber((double)(h->first_position + t)));
+    if (h->receipt.metric == 0) {
+        cJSON_AddNullToObject(root, "receipt");
+        return;
+    }
+    cJSON *receipt = cJSON_AddObjectToObject(root, "receipt");
+    cJSON_AddNumberToObject(receipt, "metric", h->receipt.metric);
+    cJSON_AddNumberToObject(receipt, "error", (double)h->receipt.error);
+    cJSON_AddNumberToObject(receipt, "key_error", (double)h->receipt.key_error);
+    cJSON_AddNumberToObject(receipt, "value_error", (double)h->receipt.value_error);
+}
+
 static int print_json(struct qr_cli *cli, const struct qr_page_header *h,
                       const struct qr_page_summary *key, const struct qr_page_summary *value)
 {
@@ -241,6 +264,7 @@ static int print_json(struct qr_cli *cli, const struct qr_page_header *h,
     cJSON_AddNumberToObject(root, "first_position", (double)h->first_position);
     cJSON_AddNumberToObject(root, "tokens", h->tokens);
     cJSON_AddNumberToObject(root, "raw_rows", h->raw_rows);
+    add_header_rest(root, h);
     cJSON *sections = cJSON_AddArrayToObject(root, "sections");
     for (uint16_t i = 0; i < h->section_count; i++) {
         cJSON *section = cJSON_CreateObject();

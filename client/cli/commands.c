@@ -56,8 +56,8 @@ int qr_commands_run(struct qr_cli *cli, const struct qr_command *list, const cha
     if (word[0] == 0)
         return qr_cli_fail_usage(cli, "no command given");
     return qr_cli_fail_usage(cli,
-                             word[0] == '-' ? "'%s' stands before a command; options come "
-                                              "after it"
+                             word[0] == '-' ? "'%s' stands before a command; only --json, "
+                                              "--quiet and --server may"
                                             : "no command '%s'",
                              word);
 }
@@ -70,6 +70,34 @@ static const char *default_server(void)
     return access(DEFAULT_SOCKET, F_OK) == 0 ? "unix:" DEFAULT_SOCKET : DEFAULT_ADDRESS;
 }
 
+/** Options of every command may stand before it, too. Gives how many words were taken. */
+static int take_leading(struct qr_cli *cli, int argc, char **argv)
+{
+    int at = 1;
+    for (; at < argc && strncmp(argv[at], "--", 2) == 0; at++) {
+        if (strcmp(argv[at], "--json") == 0)
+            cli->json = true;
+        else if (strcmp(argv[at], "--quiet") == 0)
+            cli->quiet = true;
+        else if (strncmp(argv[at], "--server=", 9) == 0)
+            cli->server = argv[at] + 9;
+        else if (strcmp(argv[at], "--server") == 0 && at + 1 < argc)
+            cli->server = argv[++at];
+        else
+            break;
+    }
+    return at - 1;
+}
+
+/** Whether --json is among the words: a line that cannot be read fails in JSON, too. */
+static bool wants_json(int argc, char **argv)
+{
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
+        if (strcmp(argv[i], "--json") == 0)
+            return true;
+    return false;
+}
+
 int qr_commands_main(int argc, char **argv, FILE *out, FILE *err)
 {
     struct qr_cli cli = {
@@ -77,6 +105,7 @@ int qr_commands_main(int argc, char **argv, FILE *out, FILE *err)
         .err = err,
         .server = default_server(),
         .timeout_ms = DEFAULT_TIMEOUT_MS,
+        .json = wants_json(argc, argv),
         .terminal = fileno(err) >= 0 && isatty(fileno(err)),
     };
     /* Failures are told once, in our words; whoever debugs gRPC sets the variable. */
@@ -88,7 +117,8 @@ int qr_commands_main(int argc, char **argv, FILE *out, FILE *err)
         fprintf(out, "quire %s\n", quire_version());
         return QR_EXIT_OK;
     }
-    int result = qr_commands_run(&cli, commands, "", argc, argv);
+    const int taken = take_leading(&cli, argc, argv);
+    int result = qr_commands_run(&cli, commands, "", argc - taken, argv + taken);
     quire_client_close(&cli.client);
     if (fflush(out) != 0 && result == QR_EXIT_OK) {
         fprintf(err, "quire: the output could not be written\n");

@@ -59,7 +59,8 @@ static void wrong_lines_are_usage_errors(void **state)
     } cases[] = {
         {"", "no command given"},
         {"nothing", "no command 'nothing'"},
-        {"--json stat", "options come after it"},
+        {"--timeout 3 stat", "only --json, --quiet and --server may"},
+        {"--json", "no command given"},
         {"session", "no command given"},
         {"session nothing", "no command 'nothing'"},
         {"append s", "wanted: SESSION FILE"},
@@ -85,6 +86,31 @@ static void wrong_lines_are_usage_errors(void **state)
         if (strstr(said, cases[i].says) == NULL)
             fail_msg("'%s' says '%s', not '%s'", cases[i].line, said, cases[i].says);
     }
+}
+
+static void wrong_lines_fail_in_json_too(void **state)
+{
+    static const char *const lines[] = {"append --bogus --json", "--json stat x y",
+                                        "--json nothing", "--json --server=x bench --bad",
+                                        "session nothing --json"};
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(lines); i++) {
+        assert_int_equal(run(lines[i]), QR_EXIT_USAGE);
+        cJSON *root = cJSON_Parse(printed);
+        const cJSON *error = cJSON_GetObjectItem(root, "error");
+        if (!cJSON_GetStringValue(cJSON_GetObjectItem(error, "text")))
+            fail_msg("'%s' printed '%s'", lines[i], printed);
+        cJSON_Delete(root);
+    }
+}
+
+static void the_server_may_stand_before_the_command(void **state)
+{
+    (void)state;
+    assert_int_equal(run("--json --server unix:/no/such/socket stat --timeout 200"),
+                     QR_EXIT_UNAVAILABLE);
+    assert_non_null(strstr(said, "/no/such/socket"));
+    assert_non_null(strstr(printed, "EUNAVAILABLE"));
 }
 
 static void an_unknown_isa_is_a_usage_error(void **state)
@@ -151,6 +177,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_command_explains_itself),
         cmocka_unit_test(wrong_lines_are_usage_errors),
+        cmocka_unit_test(wrong_lines_fail_in_json_too),
+        cmocka_unit_test(the_server_may_stand_before_the_command),
         cmocka_unit_test(an_unknown_isa_is_a_usage_error),
         cmocka_unit_test(absent_servers_have_their_own_exit_code),
         cmocka_unit_test(bad_files_are_named_before_the_server_is_asked),
