@@ -6,7 +6,7 @@
  */
 #include <string.h>
 
-#include "fused_encode.h"
+#include "fused_encode_simd.h"
 
 struct ranges {
     uint16_t low[128], high[128];

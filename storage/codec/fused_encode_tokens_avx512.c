@@ -4,7 +4,7 @@
  * batch of rows first, so that their latencies do not hold up the codes. Same
  * bits as the general kernels; everything else is left to them.
  */
-#include "fused_encode.h"
+#include "fused_encode_simd.h"
 
 #define RUN 32 /* channels of a group */
 #define BATCH QR_TOKENS_BATCH

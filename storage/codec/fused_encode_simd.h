@@ -4,8 +4,8 @@
  * packed words, and scales of many groups side by side. Same bits as the
  * general kernels.
  */
-#ifndef QR_FUSED_ENCODE_H
-#define QR_FUSED_ENCODE_H
+#ifndef QR_FUSED_ENCODE_SIMD_H
+#define QR_FUSED_ENCODE_SIMD_H
 
 #include <immintrin.h>
 
