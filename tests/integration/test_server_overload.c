@@ -17,8 +17,10 @@
 #define DIM 128u
 #define CHUNK_TOKENS 1024u
 #define TOKEN_BYTES (2 * HEADS * DIM * 2) /* K and V in FP16 */
-/* A session is an eighth of the budget when its pages are stored raw, so old sessions leave. */
-#define SESSION_CHUNKS (BUDGET_MIB * 1048576u / 8 / TOKEN_BYTES / CHUNK_TOKENS)
+/* A session is an eighth of the budget when its pages are stored raw, so old sessions leave.
+ * Few and long ones: the newest tokens of each stay in memory, which eviction cannot take. */
+#define RAW_CHUNKS (BUDGET_MIB * 1048576u / 8 / TOKEN_BYTES / CHUNK_TOKENS)
+#define CHUNKS_MAX (4 * RAW_CHUNKS) /* at 4 bits and their scales: about as many bytes */
 
 struct worker {
     pthread_t thread;
@@ -112,13 +114,14 @@ static quire_status fill_session(quire_client *client, struct worker *self, uint
     quire_status status = QUIRE_OK;
 
     snprintf(name, sizeof(name), "w%u-%u", self->number, number);
+    const uint32_t chunks = self->raw ? RAW_CHUNKS : CHUNKS_MAX;
     quire_session *session = open_session(client, name, self->raw);
     if (!session)
         return quire_last_error()->status;
-    for (uint32_t i = 0; i < SESSION_CHUNKS && !status; i++)
+    for (uint32_t i = 0; i < chunks && !status; i++)
         status = append_chunk(session, (uint64_t)i * CHUNK_TOKENS);
     if (!status)
-        status = fetch_back(session, (uint64_t)SESSION_CHUNKS * CHUNK_TOKENS, out);
+        status = fetch_back(session, (uint64_t)chunks * CHUNK_TOKENS, out);
     if (status)
         snprintf(self->what, sizeof(self->what), "%s: %s", name, quire_last_error()->text);
     quire_session_close(&session);
@@ -129,9 +132,8 @@ static void *overload(void *arg)
 {
     struct worker *self = arg;
     quire_client *client = NULL;
-    uint16_t *out = calloc((size_t)SESSION_CHUNKS * CHUNK_TOKENS * HEADS * DIM, sizeof(*out));
-    /* An eighth of the budget each, or a thirtieth at 4 bits and their scales. */
-    const uint32_t sessions = (self->raw ? 8 : 30) * OVERLOAD / WRITERS;
+    uint16_t *out = calloc((size_t)CHUNKS_MAX * CHUNK_TOKENS * HEADS * DIM, sizeof(*out));
+    const uint32_t sessions = 8 * OVERLOAD / WRITERS;
 
     self->status = out ? quire_client_open(self->target, NULL, &client) : QUIRE_ENOMEM;
     for (uint32_t i = 0; i < sessions && !self->status; i++)
