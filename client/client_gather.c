@@ -3,6 +3,7 @@
  * Cells -> messages: rows converted to FP16 into a pooled buffer or lent as they
  * lie, whole blocks sealed into pages. Never more than one copy of the data.
  */
+#include <assert.h>
 #include <stdatomic.h>
 #include <string.h>
 
@@ -39,6 +40,7 @@ struct qr_rows qr_append_rows(const struct quire_op *op, const struct qr_append_
 static quire_status value_error(const struct quire_op *op, const struct qr_append_span *span,
                                 struct qr_error *e)
 {
+    assert(e); /* the op's own */
     const struct qr_error at = *e;
     const uint64_t position = op->u.append.args.position + span->token + at.position;
     const uint32_t head =

@@ -106,6 +106,7 @@ ALWAYS __m512 opaque_one(void)
 
 /** One block of a row, words first .. first + 16 * units - 1: codes of `planes` x `units`
  * vectors, packed. */
+/* NOLINTNEXTLINE(readability-function-size): inlined, its sizes are constants at each call */
 ALWAYS void encode_block(const uint16_t *x, uint32_t words, uint32_t first, int planes,
                          int units, const __m512 *minimum, const __m512 *reciprocal, bool clamp,
                          uint8_t *row)

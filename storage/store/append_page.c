@@ -85,7 +85,7 @@ static uint32_t first_other_row(const struct page_job *p, const void *stored, si
     const uint32_t rows = p->job->session->policy.page_tokens;
     while (row < rows && ours.digests[row] == theirs.digests[row])
         row++;
-    return row % rows;
+    return row < rows ? row : 0;
 }
 
 /* Equal but for the block id and the checksum over it. */

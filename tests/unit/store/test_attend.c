@@ -63,10 +63,18 @@ struct reference {
     double output[256], lse;
 };
 
+/* What a layer holds: [tokens][KV heads][dim]. */
+struct held {
+    float *key, *value;
+    uint64_t tokens;
+};
+
 static void reference_row(const struct qr_layer *l, const struct qr_attend *a, const float *q,
-                          uint64_t position, uint32_t head, const float *key,
-                          const float *value, uint64_t tokens, struct reference *out)
+                          uint64_t position, uint32_t head, const struct held *held,
+                          struct reference *out)
 {
+    const float *key = held->key, *value = held->value;
+    const uint64_t tokens = held->tokens;
     const uint64_t window = a->window == UINT32_MAX ? 0 : a->window;
     const uint64_t last = a->last_token ? a->last_token : tokens;
     const double scale = a->scale > 0 ? (double)a->scale : 1.0 / sqrt(l->key_dim);
@@ -129,8 +137,8 @@ static void check_attend(struct fixture *f, const struct qr_session_info *s,
                 (a.first_query_head + row % heads) / (uint32_t)(l->query_heads / l->kv_heads);
             struct reference r;
             double largest = 0;
-            reference_row(l, &a, query + q_at, a.positions[row / heads], head, key, value,
-                          tokens, &r);
+            reference_row(l, &a, query + q_at, a.positions[row / heads], head,
+                          &(struct held){key, value, tokens}, &r);
             for (uint32_t c = 0; c < l->value_dim; c++)
                 largest = fmax(largest, fabs(r.output[c]));
             for (uint32_t c = 0; c < l->value_dim; c++)
