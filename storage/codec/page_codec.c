@@ -83,8 +83,6 @@ static uint32_t choose_raw(const struct qr_surveyed *rows,
 {
     float keys[QR_PAGE_TOKENS_MAX], values[QR_PAGE_TOKENS_MAX];
     for (uint32_t token = 0; token < rows->id->page_tokens; token++) {
-        /* The analyzer does not see that qr_page_survey fills page_tokens rows. */
-        /* NOLINTNEXTLINE(clang-analyzer-core.uninitialized.Assign) */
         keys[token] = rows->survey[token].key_squares;
         values[token] = rows->survey[token].value_squares;
     }
@@ -110,6 +108,7 @@ quire_status qr_page_encode_surveyed(const struct qr_surveyed *rows, void *page,
         return status;
     fill_sections(id, rows->key, rows->value, bitmap, &sections);
     for (uint32_t token = 0; token < id->page_tokens; token++)
+        /* NOLINTNEXTLINE(clang-analyzer-core.uninitialized.Assign): the survey filled it */
         sections.digests[token] = rows->survey[token].digest;
     qr_page_finish(page);
     *bytes_out = bytes;
