@@ -202,9 +202,9 @@ static quire_status check_slabs(struct qr_disk_io *io, struct qr_disk_device *de
                             "file back into its own folder",
                             folder);
     if (status != QUIRE_OK)
-        return qr_error_set(e, status,
-                            "%s: the first block of its file slabs is damaged: run quire fsck",
-                            folder);
+        return qr_error_set(
+            e, status, "%s: the first block of its file slabs is damaged: put back a good copy",
+            folder);
     return QUIRE_OK;
 }
 

@@ -124,8 +124,7 @@ static quire_status open_locked(struct qr_disk_index *index, struct qr_error *e)
 
     index->db = rocksdb_open(index->options, index->path, &message);
     index->state = message ? QR_DISK_CLOSED : QR_DISK_WRITABLE;
-    return message ? fail(index, "open it (quire fsck says what is wrong)", message, e)
-                   : QUIRE_OK;
+    return message ? fail(index, "open it", message, e) : QUIRE_OK;
 }
 
 static void open_read_only_locked(struct qr_disk_index *index)

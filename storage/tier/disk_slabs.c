@@ -445,7 +445,7 @@ quire_status qr_disk_slabs_mark(struct qr_disk_slabs *slabs, const struct qr_dis
     if (!wrong)
         return QUIRE_OK;
     return qr_error_set(e, QUIRE_ECORRUPT,
-                        "page of %u bytes at device %u, slab %u, slot %u %s: run quire fsck",
+                        "page of %u bytes at device %u, slab %u, slot %u %s: left out",
                         place->bytes, place->device, place->region, place->slot, wrong);
 }
 
