@@ -224,6 +224,8 @@ static void run_group(struct qr_disk *disk, struct qr_disk_commit *first)
     uint32_t mask = 0;
     bool tail = false;
 
+    if (first->prepare)
+        first->prepare(first);
     for (const struct qr_disk_commit *c = first; c; c = c->next) {
         mask |= c->devices;
         tail = tail || c->tail;
@@ -276,16 +278,19 @@ static void wait_until(struct qr_disk *disk, uint64_t until_ns)
     (void)pthread_cond_timedwait(&disk->work, &disk->lock, &at);
 }
 
-/* Up to GROUP_MAX commits, in order. lock held. */
+/* Up to GROUP_MAX commits, in order; one with `prepare` goes alone. lock held. */
 static struct qr_disk_commit *take_group(struct qr_disk *disk)
 {
     struct qr_disk_commit *first = disk->first, *last = first;
+    uint32_t n = 1;
 
-    for (uint32_t n = 1; last && last->next && n < GROUP_MAX; n++)
-        last = last->next;
-    if (!last)
+    if (!first)
         return NULL;
+    for (; !first->prepare && last->next && !last->next->prepare && n < GROUP_MAX; n++)
+        last = last->next;
     disk->first = last->next;
+    disk->queued -= n;
+    pthread_cond_broadcast(&disk->room);
     if (!disk->first)
         disk->last = NULL;
     last->next = NULL;
@@ -343,18 +348,29 @@ void qr_disk_commit_stop(struct qr_disk *disk)
 
 /* ---- callers ---------------------------------------------------------------------------- */
 
-void qr_disk_commit(struct qr_disk *disk, struct qr_disk_commit *commit)
+static void queue_locked(struct qr_disk *disk, struct qr_disk_commit *commit)
 {
-    commit->next = NULL;
-    pthread_mutex_lock(&disk->lock);
     assert(!disk->stopping);
+    commit->next = NULL;
     if (disk->last)
         disk->last->next = commit;
     else
         disk->first = commit;
     disk->last = commit;
+    disk->queued++;
     pthread_cond_signal(&disk->work);
+}
+
+quire_status qr_disk_commit(struct qr_disk *disk, struct qr_disk_commit *commit)
+{
+    pthread_mutex_lock(&disk->lock);
+    const bool full = disk->queued >= disk->config.commit_queue_max;
+    if (!full)
+        queue_locked(disk, commit);
     pthread_mutex_unlock(&disk->lock);
+    if (full)
+        qr_counter_add(&disk->commits_refused, 1);
+    return full ? QUIRE_EAGAIN : QUIRE_OK;
 }
 
 struct commit_waiter {
@@ -383,7 +399,11 @@ quire_status qr_disk_commit_wait(struct qr_disk *disk, struct qr_disk_commit *co
     pthread_cond_init(&w.done, NULL);
     commit->done = wake_waiter;
     commit->arg = &w;
-    qr_disk_commit(disk, commit);
+    pthread_mutex_lock(&disk->lock);
+    while (disk->queued >= disk->config.commit_queue_max)
+        pthread_cond_wait(&disk->room, &disk->lock);
+    queue_locked(disk, commit);
+    pthread_mutex_unlock(&disk->lock);
     pthread_mutex_lock(&w.lock);
     while (!w.fired)
         pthread_cond_wait(&w.done, &w.lock);

@@ -14,6 +14,8 @@
 #include "storage/base/log.h"
 #include "tier_disk_impl.h"
 
+#define COMMIT_QUEUE_MAX 4096u
+
 static struct qr_disk *disk_of(struct qr_tier *tier)
 {
     return (struct qr_disk *)(void *)tier;
@@ -195,11 +197,14 @@ static struct qr_disk *disk_alloc(const struct qr_disk_config *config)
     disk->config = *config;
     if (!disk->config.io)
         disk->config.io = qr_disk_io_system();
+    if (disk->config.commit_queue_max == 0)
+        disk->config.commit_queue_max = COMMIT_QUEUE_MAX;
     disk->tier.ops = &disk_ops;
     pthread_mutex_init(&disk->lock, NULL);
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_cond_init(&disk->work, &monotonic);
+    pthread_cond_init(&disk->room, NULL);
     pthread_condattr_destroy(&monotonic);
     return disk;
 }
@@ -248,6 +253,7 @@ void qr_disk_close(struct qr_disk **disk)
     qr_disk_home_close(d->config.io, &d->home);
     free(d->headers);
     pthread_cond_destroy(&d->work);
+    pthread_cond_destroy(&d->room);
     pthread_mutex_destroy(&d->lock);
     free(d);
     *disk = NULL;
@@ -425,7 +431,12 @@ void qr_disk_stat(struct qr_disk *disk, struct qr_disk_stat *out)
                                  .commits = qr_counter_read(&disk->commits),
                                  .groups = qr_counter_read(&disk->groups),
                                  .sync_failures = qr_counter_read(&disk->sync_failures),
-                                 .in_doubt = qr_counter_read(&disk->in_doubt)};
+                                 .commits_refused = qr_counter_read(&disk->commits_refused),
+                                 .in_doubt = qr_counter_read(&disk->in_doubt),
+                                 .quarantined = qr_counter_read(&disk->quarantined)};
+    pthread_mutex_lock(&disk->lock);
+    out->commits_queued = disk->queued;
+    pthread_mutex_unlock(&disk->lock);
     for (uint32_t d = 0; d < disk->home.count; d++)
         qr_disk_slabs_stat(disk->slabs, d, &out->device[d]);
     qr_ring_stat(disk->ring, &out->ring);

@@ -26,6 +26,7 @@ struct qr_disk_config {
     uint64_t tail_log_bytes;             /* 0: 1 GiB */
     uint32_t tail_segment_bytes;         /* 0: 64 MiB */
     uint64_t index_cache_bytes;          /* 0: 32 MiB */
+    uint32_t commit_queue_max;           /* commits queued and not begun; 0: 4096 */
     uint32_t commit_wait_us;  /* how long a commit waits for company; 0: not at all */
     uint32_t sync_timeout_ms; /* a device that syncs slower has failed; 0: 5000 */
 };
@@ -87,6 +88,10 @@ struct qr_disk_commit {
     size_t freed_count;
     qr_tier_done *done;
     void *arg;
+    /** NULL, or called on the commit thread when every commit queued before has ended and none
+     * is under way: it may look at the index and set `batch`, `freed`, `devices` accordingly.
+     * Such a commit shares no sync with others. */
+    void (*prepare)(struct qr_disk_commit *commit);
     bool in_doubt; /* out: it failed, and the batch may be durable all the same: slots that it
                       names must not be released (a restart sees) */
     struct qr_disk_commit *next; /* the disk's own */
@@ -97,9 +102,10 @@ static inline void qr_disk_commit_touch(struct qr_disk_commit *commit,
 {
     commit->devices |= 1u << place->device;
 }
-/** Queue it. done gets OK, EIO, EFULL, ETIMEOUT, ENOMEM. Any thread. */
-void qr_disk_commit(struct qr_disk *disk, struct qr_disk_commit *commit);
-/** The same, waiting; `done` and `arg` are not used. Not from a callback. */
+/** Queue it. done gets OK, EIO, EFULL, ETIMEOUT, ENOMEM. Any thread.
+ * Errors: EAGAIN when commit_queue_max of them wait; done never fires then. */
+quire_status qr_disk_commit(struct qr_disk *disk, struct qr_disk_commit *commit);
+/** The same, waiting, for room too; `done` and `arg` are not used. Not from a callback. */
 quire_status qr_disk_commit_wait(struct qr_disk *disk, struct qr_disk_commit *commit);
 /** Sync every device and the tail log, after all commits queued before. */
 quire_status qr_disk_flush(struct qr_disk *disk);
@@ -125,7 +131,8 @@ struct qr_disk_stat {
     struct qr_disk_index_stat index;
     struct qr_tail_log_stat tail;
     uint64_t pages_at_open, bad_entries;
-    uint64_t commits, groups, sync_failures, in_doubt;
+    uint64_t commits, commits_refused, groups, sync_failures, in_doubt, quarantined;
+    uint32_t commits_queued;
     uint64_t open_index_us, open_scan_us;
 };
 void qr_disk_stat(struct qr_disk *disk, struct qr_disk_stat *out);

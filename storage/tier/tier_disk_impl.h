@@ -32,14 +32,15 @@ struct qr_disk {
 
     pthread_t committer;
     bool committer_runs;
-    pthread_mutex_t lock; /* a leaf */
-    pthread_cond_t work;
+    pthread_mutex_t lock;                /* a leaf */
+    pthread_cond_t work, room;           /* something to do; `queued` has shrunk */
     struct qr_disk_commit *first, *last; /* guarded by lock */
+    uint32_t queued;                     /* guarded by lock: between first and last */
     bool stopping;                       /* guarded by lock */
     _Atomic uint32_t failed_devices;     /* atomic: bits; set by anyone, cleared by committer */
     struct qr_disk_probe probes[QR_DISK_DEVICES_MAX];
     uint8_t *headers; /* const: [devices] blocks, what the slab files begin with */
-    struct qr_counter commits, groups, sync_failures, in_doubt;
+    struct qr_counter commits, commits_refused, groups, sync_failures, in_doubt, quarantined;
 };
 
 /** No new slots on it until a probe and a sync succeed. Any thread. */
