@@ -8,13 +8,29 @@
 
 #include "client_op.h"
 #include "client_session.h"
+#include "proto/spec_text.h"
 
 static struct quire_codec_spec spec_to(const struct qr_codec_spec *from)
 {
     return (struct quire_codec_spec){.codec = (enum quire_codec)from->codec,
                                      .bits = from->bits,
                                      .axis = (enum quire_axis)from->axis,
-                                     .group = from->group};
+                                     .group = from->group,
+                                     .flags = from->param[QR_PARAM_FLAGS],
+                                     .number = from->param[QR_PARAM_NUMBER]};
+}
+
+quire_status quire_codec_parse(const char *text, bool key, struct quire_codec_spec *out)
+{
+    struct qr_codec_spec spec;
+    struct qr_error e = {0};
+    const quire_status status = text ? qr_spec_parse(text, key, &spec, &e)
+                                     : qr_error_set(&e, QUIRE_EINVAL, "no codec given");
+
+    if (status)
+        return qr_client_fail(&e);
+    *out = spec_to(&spec);
+    return QUIRE_OK;
 }
 
 void qr_client_policy_to(const struct qr_policy *from, struct quire_policy *to)
@@ -36,28 +52,28 @@ static quire_status narrow(const char *field, uint32_t value, uint32_t max, uint
     return QUIRE_OK;
 }
 
-/* packing: what this version writes, as the default policy has it. */
+/* packing: what this version writes, as the default policy has it. What else a spec of raw
+ * says is ignored. */
 static quire_status spec_from(const struct quire_codec_spec *from, struct qr_codec_spec *to,
                               struct qr_error *e)
 {
-    struct qr_policy defaults;
-    uint16_t bits = 16;
-    const bool chan = from->codec == QUIRE_CODEC_CHAN;
+    uint16_t codec = 0, bits = 0, axis = 0;
 
-    if (from->codec != QUIRE_CODEC_RAW && !chan)
-        return qr_error_set(e, QUIRE_EINVAL, "policy: codec %d is unknown; 1 raw, 2 chan",
-                            (int)from->codec);
     memset(to, 0, sizeof(*to));
-    qr_policy_default(&defaults);
-    to->codec = (uint16_t)from->codec;
-    if (chan) {
-        if (narrow("bits", from->bits, 8, &bits, e) ||
-            narrow("group", from->group, 128, &to->group, e))
-            return e->status;
-        to->axis = (uint8_t)from->axis;
-        to->packing = defaults.key.packing;
+    if (from->codec == QUIRE_CODEC_RAW) {
+        *to = (struct qr_codec_spec){.codec = QR_CODEC_RAW, .bits = 16};
+        return QUIRE_OK;
     }
+    if (narrow("codec", (uint32_t)from->codec, UINT16_MAX, &codec, e) ||
+        narrow("bits", from->bits, UINT8_MAX, &bits, e) ||
+        narrow("axis", (uint32_t)from->axis, UINT8_MAX, &axis, e) ||
+        narrow("group", from->group, UINT16_MAX, &to->group, e))
+        return e->status;
+    to->codec = codec;
     to->bits = (uint8_t)bits;
+    to->axis = (uint8_t)axis;
+    to->param[QR_PARAM_FLAGS] = from->flags;
+    to->param[QR_PARAM_NUMBER] = from->number;
     return QUIRE_OK;
 }
 

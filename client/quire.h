@@ -171,14 +171,28 @@ QUIRE_API quire_status quire_model_register(quire_client *client,
 
 typedef struct quire_session quire_session;
 
-enum quire_codec { QUIRE_CODEC_RAW = 1, QUIRE_CODEC_CHAN = 2 };
-enum quire_axis { QUIRE_AXIS_CHANNEL = 1, QUIRE_AXIS_TOKEN = 2 };
+enum quire_codec { /* storage/codec/README.md says when to use which */
+                   QUIRE_CODEC_RAW = 1,
+                   QUIRE_CODEC_CHAN = 2,
+                   QUIRE_CODEC_FP8 = 3,
+                   QUIRE_CODEC_ROT = 4,
+                   QUIRE_CODEC_LM = 5,
+                   QUIRE_CODEC_NUQ = 6
+};
+enum quire_axis { QUIRE_AXIS_CHANNEL = 1, QUIRE_AXIS_TOKEN = 2, QUIRE_AXIS_HEAD = 3 };
+/** How one of keys and values is encoded. */
 struct quire_codec_spec {
     enum quire_codec codec;
-    uint32_t bits; /* chan: 2, 3, 4, 8 */
+    uint32_t bits; /* chan, rot: 2, 3, 4, 8; lm, nuq: 2, 3, 4; fp8: 8; raw: 16 */
     enum quire_axis axis;
-    uint32_t group; /* chan: 16, 32, 64, 128 */
+    uint32_t group;  /* chan, rot, nuq: 16, 32, 64, 128; else 0 */
+    uint32_t flags;  /* 1 center, 2 normalize, 4 hybrid, 8 heads4, 16 reorder */
+    uint32_t number; /* fp8 format, rot clip in 1/1000, lm seed, nuq outliers in 1/10000 */
 };
+/** Read a codec as command lines write it: "fp8:format=e5m2,axis=head". key: the defaults of
+ * keys, else of values. Errors: EINVAL, EUNSUPPORTED. */
+QUIRE_API quire_status quire_codec_parse(const char *text, bool key,
+                                         struct quire_codec_spec *out);
 /** How pages are made. Fixed when the session is created. */
 struct quire_policy {
     uint32_t page_tokens;  /* power of two, 16 .. 512 */

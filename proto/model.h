@@ -107,22 +107,48 @@ quire_status qr_name_check(const char *name, const char *what, struct qr_error *
  * serialization, proto/README.md). */
 quire_status qr_model_seal(struct qr_model *model, struct qr_error *e);
 
-enum qr_codec_id { QR_CODEC_RAW = 1, QR_CODEC_CHAN = 2 };
+enum qr_codec_id {
+    QR_CODEC_RAW = 1,  /* FP16 */
+    QR_CODEC_CHAN = 2, /* integer groups along tokens or channels (KIVI, InnerQ) */
+    QR_CODEC_FP8 = 3,  /* E4M3FN or E5M2 with a scale */
+    QR_CODEC_ROT = 4,  /* Hadamard rotation, then integer groups per token (RotateKV) */
+    QR_CODEC_LM = 5,   /* random rotation, Lloyd-Max levels, norm per token (TurboQuant) */
+    QR_CODEC_NUQ = 6   /* level table per layer, outliers exact (KVQuant) */
+};
 enum qr_axis {
     QR_AXIS_CHANNEL = 1 /* a group runs along tokens, in one channel */,
-    QR_AXIS_TOKEN = 2 /* along channels, in one token */
+    QR_AXIS_TOKEN = 2 /* along channels, in one token */,
+    QR_AXIS_HEAD = 3 /* all tokens and channels of a head are one group */
 };
+
+/** Options of a codec spec: bits of param[QR_PARAM_FLAGS]. docs/FORMULAS.md says what each does
+ * to the values, qr_spec_check which codec takes it. */
+enum qr_spec_flag {
+    QR_SPEC_CENTER = 1,    /* the page's own mean of each channel is taken off first */
+    QR_SPEC_NORMALIZE = 2, /* each channel is divided by sqrt(max |x|) of the page */
+    QR_SPEC_HYBRID = 4,    /* chan: each group symmetric or asymmetric, by which errs less */
+    QR_SPEC_HEADS4 = 8,    /* rot: rotate four heads together */
+    QR_SPEC_REORDER = 16   /* rot: channels sorted by their sums before they are rotated */
+};
+enum { QR_PARAM_FLAGS = 0, QR_PARAM_NUMBER = 1 };
+enum { QR_FP8_E4M3 = 0, QR_FP8_E5M2 = 1 }; /* number of fp8 */
+#define QR_CLIP_MIN 500u          /* number of rot: clip ratio in thousandths; 0: no clipping */
+#define QR_OUTLIER_RATE_MAX 1000u /* number of nuq: outliers in ten thousand elements */
 
 /** How one of K and V is encoded. 16 bytes, stands in the page header as it is. */
 struct qr_codec_spec {
     uint16_t codec;    /* enum qr_codec_id */
-    uint8_t bits;      /* raw: 16; chan: 2, 3, 4, 8 */
+    uint8_t bits;      /* raw: 16; fp8: 8; chan, rot: 2, 3, 4, 8; lm, nuq: 2, 3, 4 */
     uint8_t axis;      /* enum qr_axis; raw: 0 */
-    uint16_t group;    /* chan: 16, 32, 64, 128; raw: 0 */
+    uint16_t group;    /* chan, rot, nuq: 16, 32, 64, 128; else 0 */
     uint16_t packing;  /* order of codes in a row, see proto/README.md; raw: 0 */
-    uint32_t param[2]; /* for codecs to come; 0 */
+    uint32_t param[2]; /* flags; the codec's number: fp8 format, rot clip ratio, lm seed, nuq
+                          outliers; else 0 */
 };
 _Static_assert(sizeof(struct qr_codec_spec) == 16, "codec spec is wire format");
+
+/** "raw", "chan", ...; NULL when the id is unknown. */
+const char *qr_codec_name(uint16_t id);
 
 #define QR_PAGE_TOKENS_MAX 512
 #define QR_WINDOW_MAX 4096

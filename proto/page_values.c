@@ -7,6 +7,7 @@
 #include "page.h"
 
 #include "cpu.h"
+#include "values_codec.h"
 #include "values_kernel.h"
 
 struct value_checks {
@@ -93,22 +94,46 @@ static quire_status check_finite(const void *values, size_t bytes, const char *s
                         section, i, at[i]);
 }
 
+/** One tensor of a page. */
+struct tensor {
+    const char *name;
+    const struct qr_codec_spec *spec;
+    uint32_t dim;
+};
+
+static quire_status check_codes(const struct tensor *t, const uint8_t *at, size_t bytes,
+                                struct qr_error *e)
+{
+    if (t->spec->codec == QR_CODEC_RAW)
+        return check_finite(at, bytes, *t->name == 'k' ? "keys" : "values", e);
+    if (t->spec->codec == QR_CODEC_FP8)
+        return qr_values_check_fp8_codes(t->spec, at, bytes, t->name, e);
+    return QUIRE_OK;
+}
+
+static quire_status check_tensor_scales(const struct tensor *t, const uint8_t *at, size_t bytes,
+                                        struct qr_error *e)
+{
+    if (t->spec->codec == QR_CODEC_FP8)
+        return qr_values_check_fp8_scales(t->spec, at, bytes, t->name, e);
+    return check_scales(t->spec, at, bytes, t->name, t->dim, e);
+}
+
 static quire_status check_section(const struct qr_page_header *header,
                                   const struct qr_page_section *section, struct qr_error *e)
 {
+    const struct tensor key = {"key", &header->key, header->key_dim};
+    const struct tensor value = {"value", &header->value, header->value_dim};
     const uint8_t *at = (const uint8_t *)header + section->offset;
     switch (section->type) {
     case QR_SECTION_KEY_CODES:
-        return header->key.codec == QR_CODEC_RAW ? check_finite(at, section->bytes, "keys", e)
-                                                 : QUIRE_OK;
+        return check_codes(&key, at, section->bytes, e);
     case QR_SECTION_VALUE_CODES:
-        return header->value.codec == QR_CODEC_RAW
-                   ? check_finite(at, section->bytes, "values", e)
-                   : QUIRE_OK;
+        return check_codes(&value, at, section->bytes, e);
     case QR_SECTION_KEY_SCALES:
-        return check_scales(&header->key, at, section->bytes, "key", header->key_dim, e);
+        return check_tensor_scales(&key, at, section->bytes, e);
     case QR_SECTION_VALUE_SCALES:
-        return check_scales(&header->value, at, section->bytes, "value", header->value_dim, e);
+        return check_tensor_scales(&value, at, section->bytes, e);
     case QR_SECTION_KEY_RAW:
         return check_finite(at, section->bytes, "key raw rows", e);
     case QR_SECTION_VALUE_RAW:

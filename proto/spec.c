@@ -4,7 +4,7 @@
  * know how codes are computed.
  */
 #include "packing.h"
-#include "page.h"
+#include "spec_parts.h"
 
 static bool dim_valid(uint32_t dim)
 {
@@ -16,27 +16,9 @@ static bool shape_valid(uint32_t tokens, uint32_t heads)
     return tokens >= 1 && tokens <= QR_PAGE_TOKENS_MAX && heads >= 1 && heads <= QR_HEADS_MAX;
 }
 
-static bool chan_valid(const struct qr_codec_spec *spec)
-{
-    const bool bits = spec->bits == 2 || spec->bits == 3 || spec->bits == 4 || spec->bits == 8;
-    const bool group =
-        spec->group == 16 || spec->group == 32 || spec->group == 64 || spec->group == 128;
-    const bool axis = spec->axis == QR_AXIS_CHANNEL || spec->axis == QR_AXIS_TOKEN;
-    return bits && group && axis;
-}
-
-static bool spec_valid(const struct qr_codec_spec *spec)
-{
-    if (spec->packing != QR_PACKING_STRIDED16 || spec->param[0] || spec->param[1])
-        return false;
-    if (spec->codec == QR_CODEC_RAW)
-        return spec->bits == 16 && spec->axis == 0 && spec->group == 0;
-    return spec->codec == QR_CODEC_CHAN && chan_valid(spec);
-}
-
 size_t qr_spec_row_bytes(const struct qr_codec_spec *spec, uint32_t dim)
 {
-    if (!spec_valid(spec) || !dim_valid(dim))
+    if (qr_spec_check(spec, "", NULL) || !dim_valid(dim))
         return 0;
     return spec->codec == QR_CODEC_RAW ? 2u * dim : qr_row_bytes(dim, spec->bits);
 }
@@ -49,16 +31,49 @@ size_t qr_spec_codes_bytes(const struct qr_codec_spec *spec, uint32_t tokens, ui
     return qr_spec_row_bytes(spec, dim) * tokens * heads;
 }
 
+/** Scales of one head without options; 0: none, or a group that does not divide the tokens. */
+static size_t head_bytes(const struct qr_codec_spec *spec, uint32_t tokens, uint32_t dim)
+{
+    switch (spec->codec) {
+    case QR_CODEC_RAW:
+        return 0;
+    case QR_CODEC_FP8:
+        return (spec->axis == QR_AXIS_TOKEN ? tokens : 1u) * sizeof(float);
+    case QR_CODEC_LM:
+        return tokens * sizeof(uint16_t);
+    default: /* {scale, minimum} or {scale, middle} of each group */
+        if (spec->axis == QR_AXIS_TOKEN)
+            return (size_t)tokens * ((dim + spec->group - 1u) / spec->group) * 4u;
+        return tokens % spec->group ? 0 : (size_t)(tokens / spec->group) * dim * 4u;
+    }
+}
+
+bool qr_spec_parts(const struct qr_codec_spec *spec, uint32_t tokens, uint32_t heads,
+                   uint32_t dim, struct qr_spec_parts *out)
+{
+    if (!shape_valid(tokens, heads) || !dim_valid(dim) || qr_spec_check(spec, "", NULL))
+        return false;
+    const uint32_t flags = spec->param[QR_PARAM_FLAGS];
+    const size_t row_bytes = (size_t)heads * dim * sizeof(uint16_t);
+    *out = (struct qr_spec_parts){.head_bytes = head_bytes(spec, tokens, dim)};
+    if (out->head_bytes == 0 && spec->codec != QR_CODEC_RAW)
+        return false;
+    size_t end = out->head_bytes * heads;
+    if (flags & QR_SPEC_CENTER) {
+        out->means = end;
+        end += row_bytes;
+    }
+    if (flags & QR_SPEC_NORMALIZE) {
+        out->norms = end;
+        end += row_bytes;
+    }
+    out->bytes = end;
+    return true;
+}
+
 size_t qr_spec_scales_bytes(const struct qr_codec_spec *spec, uint32_t tokens, uint32_t heads,
                             uint32_t dim)
 {
-    if (!shape_valid(tokens, heads) || !spec_valid(spec) || !dim_valid(dim))
-        return 0;
-    if (spec->codec == QR_CODEC_RAW)
-        return 0;
-    if (spec->axis == QR_AXIS_TOKEN)
-        return (size_t)heads * tokens * ((dim + spec->group - 1u) / spec->group) * 4u;
-    if (tokens % spec->group)
-        return 0;
-    return (size_t)heads * (tokens / spec->group) * dim * 4u;
+    struct qr_spec_parts parts;
+    return qr_spec_parts(spec, tokens, heads, dim, &parts) ? parts.bytes : 0;
 }

@@ -194,6 +194,7 @@ static quire_status take_spec(const Quire__V1__CodecSpec *from, const char *tens
         .axis = (uint8_t)from->axis,
         .group = (uint16_t)from->group,
         .packing = (uint16_t)from->packing,
+        .param = {[QR_PARAM_FLAGS] = from->flags, [QR_PARAM_NUMBER] = from->number},
     };
     return QUIRE_OK;
 }
@@ -235,6 +236,8 @@ static void put_spec(const struct qr_codec_spec *spec, Quire__V1__CodecSpec *out
     out->axis = (Quire__V1__Axis)spec->axis;
     out->group = spec->group;
     out->packing = spec->packing;
+    out->flags = spec->param[QR_PARAM_FLAGS];
+    out->number = spec->param[QR_PARAM_NUMBER];
 }
 
 void qr_wire_policy_to(const struct qr_policy *policy, struct qr_wire_policy *out)

@@ -13,11 +13,13 @@
 
 static struct qr_codec_spec internal_spec(const struct quire_codec_spec *spec)
 {
-    const bool raw = spec->codec == QUIRE_CODEC_RAW;
+    if (spec->codec == QUIRE_CODEC_RAW)
+        return (struct qr_codec_spec){.codec = QR_CODEC_RAW, .bits = 16};
     return (struct qr_codec_spec){.codec = (uint16_t)spec->codec,
                                   .bits = (uint8_t)spec->bits,
-                                  .axis = raw ? 0 : (uint8_t)spec->axis,
-                                  .group = raw ? 0 : (uint16_t)spec->group};
+                                  .axis = (uint8_t)spec->axis,
+                                  .group = (uint16_t)spec->group,
+                                  .param = {spec->flags, spec->number}};
 }
 
 uint64_t qr_bench_needed(const struct qr_bench *b, struct qr_error *e)

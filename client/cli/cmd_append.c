@@ -90,7 +90,9 @@ static int open_session(struct qr_cli *cli, struct job *job)
             return stop;
         options.flags |= QUIRE_OPEN_CREATE;
         options.fingerprint = fingerprint;
-        options.policy = qr_policy_args_take(&job->policy);
+        options.policy = qr_policy_args_take(&job->policy, &e);
+        if (options.policy == NULL)
+            return qr_cli_fail(cli, e.status, "%s", e.text);
     }
     const quire_status status =
         quire_session_open(cli->client, job->name, &options, &job->session);

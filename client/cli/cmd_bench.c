@@ -56,7 +56,9 @@ static int parse(struct qr_cli *cli, struct qr_bench *b, int argc, char **argv)
                                  b->block, b->fetch_block);
     if (b->repeats == 0 || b->repeats > 10000)
         return qr_cli_fail_usage(cli, "--repeats %u: must be 1 to 10000", b->repeats);
-    qr_policy_args_take(&b->policy);
+    struct qr_error e = {0};
+    if (qr_policy_args_take(&b->policy, &e) == NULL)
+        return qr_cli_fail_usage(cli, "%s", e.text);
     return QR_ARGS_GO;
 }
 

@@ -8,6 +8,8 @@
 #include "output.h"
 #include "page_summary.h"
 
+#include "proto/spec_text.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -111,20 +113,10 @@ static int save_page(struct qr_cli *cli, const struct job *job)
     return QR_EXIT_OK;
 }
 
-static void spec_text(char text[64], const struct qr_codec_spec *spec)
-{
-    if (spec->codec == QR_CODEC_RAW)
-        snprintf(text, 64, "raw (FP16)");
-    else
-        snprintf(text, 64, "chan, %u bits, group %u per %s, packing %u", spec->bits,
-                 spec->group, spec->axis == QR_AXIS_CHANNEL ? "channel" : "token",
-                 spec->packing);
-}
-
 static void print_header(FILE *out, const struct qr_page_header *h)
 {
     static const char *const stored[] = {"no RoPE", "before RoPE", "after RoPE"};
-    char hex[65], text[64];
+    char hex[65], text[QR_SPEC_TEXT_MAX];
     struct qr_table *t = qr_table_create("ll");
     qr_table_row(t, "version\t%u", h->version);
     qr_table_row(t, "bytes\t%u", h->page_bytes);
@@ -140,9 +132,9 @@ static void print_header(FILE *out, const struct qr_page_header *h)
                                                          : "");
     qr_table_row(t, "positions\t%llu to %llu", (unsigned long long)h->first_position,
                  (unsigned long long)(h->first_position + h->tokens - 1));
-    spec_text(text, &h->key);
+    qr_spec_format(&h->key, text);
     qr_table_row(t, "keys\t%s", text);
-    spec_text(text, &h->value);
+    qr_spec_format(&h->value, text);
     qr_table_row(t, "values\t%s", text);
     qr_table_row(t, "raw rows\t%u", h->raw_rows);
     if (h->receipt.metric != 0)
@@ -204,11 +196,16 @@ static void print_summary(FILE *out, const char *what, const struct qr_page_summ
 static cJSON *summary_json(const struct qr_codec_spec *spec, const struct qr_page_summary *s)
 {
     cJSON *root = cJSON_CreateObject();
-    cJSON_AddStringToObject(root, "codec", spec->codec == QR_CODEC_RAW ? "raw" : "chan");
+    static const char *const axes[] = {"none", "channel", "token", "head"};
+    char text[QR_SPEC_TEXT_MAX];
+    const char *name = qr_codec_name(spec->codec);
+    cJSON_AddStringToObject(root, "codec", name ? name : "?");
     cJSON_AddNumberToObject(root, "bits", spec->bits);
     if (s->bins == 0)
         return root;
-    cJSON_AddStringToObject(root, "axis", spec->axis == QR_AXIS_CHANNEL ? "channel" : "token");
+    qr_spec_format(spec, text);
+    cJSON_AddStringToObject(root, "text", text);
+    cJSON_AddStringToObject(root, "axis", spec->axis <= QR_AXIS_HEAD ? axes[spec->axis] : "?");
     cJSON_AddNumberToObject(root, "group", spec->group);
     cJSON_AddNumberToObject(root, "groups", (double)s->groups);
     cJSON_AddNumberToObject(root, "flat_groups", (double)s->flat_groups);

@@ -6,31 +6,46 @@
 #include "commands.h"
 #include "output.h"
 
+#include "proto/spec_text.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 #define LIST_PAGE 64
 
-static void codec_text(char text[32], const struct quire_codec_spec *spec)
+static struct qr_codec_spec spec_of(const struct quire_codec_spec *spec)
 {
-    if (spec->codec == QUIRE_CODEC_RAW)
-        snprintf(text, 32, "FP16");
-    else
-        snprintf(text, 32, "%u bits per %s, group %u", spec->bits,
-                 spec->axis == QUIRE_AXIS_CHANNEL ? "channel" : "token", spec->group);
+    return (struct qr_codec_spec){.codec = (uint16_t)spec->codec,
+                                  .bits = (uint8_t)spec->bits,
+                                  .axis = (uint8_t)spec->axis,
+                                  .group = (uint16_t)spec->group,
+                                  .param = {spec->flags, spec->number}};
 }
 
-static cJSON *codec_json(const struct quire_codec_spec *spec)
+static void codec_text(char text[QR_SPEC_TEXT_MAX], const struct quire_codec_spec *from)
 {
+    const struct qr_codec_spec spec = spec_of(from);
+    if (spec.codec == QR_CODEC_RAW)
+        snprintf(text, QR_SPEC_TEXT_MAX, "FP16");
+    else
+        qr_spec_format(&spec, text);
+}
+
+static cJSON *codec_json(const struct quire_codec_spec *from)
+{
+    static const char *const axes[] = {"none", "channel", "token", "head"};
+    const struct qr_codec_spec spec = spec_of(from);
+    char text[QR_SPEC_TEXT_MAX];
+    const char *name = qr_codec_name(spec.codec);
     cJSON *object = cJSON_CreateObject();
-    const bool raw = spec->codec == QUIRE_CODEC_RAW;
-    cJSON_AddStringToObject(object, "codec", raw ? "raw" : "chan");
-    cJSON_AddNumberToObject(object, "bits", spec->bits);
-    if (!raw) {
-        cJSON_AddStringToObject(object, "axis",
-                                spec->axis == QUIRE_AXIS_CHANNEL ? "channel" : "token");
-        cJSON_AddNumberToObject(object, "group", spec->group);
-    }
+    cJSON_AddStringToObject(object, "codec", name ? name : "?");
+    cJSON_AddNumberToObject(object, "bits", spec.bits);
+    if (spec.codec == QR_CODEC_RAW)
+        return object;
+    cJSON_AddStringToObject(object, "axis", spec.axis <= QR_AXIS_HEAD ? axes[spec.axis] : "?");
+    cJSON_AddNumberToObject(object, "group", spec.group);
+    qr_spec_format(&spec, text);
+    cJSON_AddStringToObject(object, "text", text);
     return object;
 }
 
@@ -132,7 +147,7 @@ static int session_ls(struct qr_cli *cli, int argc, char **argv)
 
 static void print_info(FILE *out, const struct quire_session_info *info)
 {
-    char text[QR_TEXT_MAX], codec[32], hex[65];
+    char text[QR_TEXT_MAX], codec[QR_SPEC_TEXT_MAX], hex[65];
     const double held = (double)(info->page_bytes + info->tail_bytes);
     struct qr_table *t = qr_table_create("ll");
     qr_table_row(t, "session\t%s", info->name);

@@ -67,7 +67,9 @@ static int open_session(struct qr_cli *cli, struct qr_demo *d)
     quire_open_options_init(&options);
     options.flags = QUIRE_OPEN_CREATE | QUIRE_OPEN_EXCLUSIVE | QUIRE_OPEN_WRITE;
     options.fingerprint = fingerprint;
-    options.policy = qr_policy_args_take(&d->policy);
+    options.policy = qr_policy_args_take(&d->policy, &e);
+    if (options.policy == NULL)
+        return qr_cli_fail(cli, e.status, "%s", e.text);
     return qr_cli_open(cli, d->session_name, &options, &d->session);
 }
 

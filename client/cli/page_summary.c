@@ -63,6 +63,28 @@ static void add_codes(struct qr_page_summary *s, const struct qr_page_header *h,
     }
 }
 
+/** FP32 scales of fp8. */
+static void add_wide_scales(struct qr_page_summary *s, const uint8_t *at, uint32_t groups)
+{
+    for (uint32_t g = 0; g < groups; g++, at += sizeof(float)) {
+        float scale;
+        memcpy(&scale, at, sizeof(scale));
+        add_group(s, scale, 0);
+    }
+}
+
+static void add_scales(struct qr_page_summary *s, const struct qr_page_header *h,
+                       const struct qr_codec_spec *spec, const uint8_t *at, uint32_t dim)
+{
+    if (spec->codec == QR_CODEC_FP8)
+        add_wide_scales(s, at, h->heads * (spec->axis == QR_AXIS_TOKEN ? h->page_tokens : 1u));
+    else if (spec->axis == QR_AXIS_CHANNEL)
+        add_channel_groups(s, at, h->heads * (h->page_tokens / spec->group), dim);
+    else
+        add_token_groups(s, at,
+                         h->heads * h->page_tokens * ((dim + spec->group - 1u) / spec->group));
+}
+
 void qr_page_summarize(const struct qr_page_view *page, bool key, struct qr_page_summary *out)
 {
     const struct qr_page_header *h = page->header;
@@ -71,16 +93,12 @@ void qr_page_summarize(const struct qr_page_view *page, bool key, struct qr_page
     const uint8_t *scales = key ? page->key_scales : page->value_scales;
     const uint32_t dim = key ? h->key_dim : h->value_dim;
     memset(out, 0, sizeof(*out));
-    if (spec->codec != QR_CODEC_CHAN)
+    if (spec->codec == QR_CODEC_RAW)
         return;
     out->bins = spec->bits >= 4 ? QR_SUMMARY_BINS : 1u << spec->bits;
     out->codes_a_bin = (1u << spec->bits) / out->bins;
     add_codes(out, h, spec, codes, dim);
-    if (spec->axis == QR_AXIS_CHANNEL)
-        add_channel_groups(out, scales, h->heads * (h->page_tokens / spec->group), dim);
-    else
-        add_token_groups(out, scales,
-                         h->heads * h->page_tokens * ((dim + spec->group - 1u) / spec->group));
+    add_scales(out, h, spec, scales, dim);
     if (out->groups > out->flat_groups)
         out->scale_mean /= (double)(out->groups - out->flat_groups);
 }

@@ -24,6 +24,11 @@ void qr_policy_args_init(struct qr_policy_args *p)
     p->key_axis = policy->key.axis;
     p->value_axis = policy->value.axis;
     const struct qr_arg args[QR_POLICY_ARGS] = {
+        {"key-codec", QR_ARG_TEXT, &p->key_codec, "CODEC",
+         "such as fp8:format=e5m2,axis=head (see quire(1)); takes the place of --key-bits, "
+         "--key-group and --key-axis",
+         NULL},
+        {"value-codec", QR_ARG_TEXT, &p->value_codec, "CODEC", "the same for values", NULL},
         {"key-bits", QR_ARG_U32, &p->key_bits, "N", "2, 3, 4, 8, or 16 for FP16 (4)", NULL},
         {"value-bits", QR_ARG_U32, &p->value_bits, "N", "the same for values (4)", NULL},
         {"key-group", QR_ARG_U32, &p->key_group, "N", "16, 32, 64 or 128 (32)", NULL},
@@ -46,13 +51,29 @@ static struct quire_codec_spec make_spec(uint32_t bits, int axis, uint32_t group
 {
     if (bits == 16)
         return (struct quire_codec_spec){.codec = QUIRE_CODEC_RAW, .bits = 16};
-    return (struct quire_codec_spec){QUIRE_CODEC_CHAN, bits, (enum quire_axis)axis, group};
+    return (struct quire_codec_spec){
+        .codec = QUIRE_CODEC_CHAN, .bits = bits, .axis = (enum quire_axis)axis, .group = group};
 }
 
-const struct quire_policy *qr_policy_args_take(struct qr_policy_args *p)
+/** EINVAL or EUNSUPPORTED, beginning with the option. */
+static quire_status parse_spec(const char *option, const char *text,
+                               struct quire_codec_spec *out, struct qr_error *e)
+{
+    const bool key = strcmp(option, "--key-codec") == 0;
+    const quire_status status = quire_codec_parse(text, key, out);
+    if (status)
+        return qr_error_set(e, status, "%s: %s", option, quire_last_error()->text);
+    return QUIRE_OK;
+}
+
+const struct quire_policy *qr_policy_args_take(struct qr_policy_args *p, struct qr_error *e)
 {
     p->policy.key = make_spec(p->key_bits, p->key_axis, p->key_group);
     p->policy.value = make_spec(p->value_bits, p->value_axis, p->value_group);
+    if (p->key_codec && parse_spec("--key-codec", p->key_codec, &p->policy.key, e))
+        return NULL;
+    if (p->value_codec && parse_spec("--value-codec", p->value_codec, &p->policy.value, e))
+        return NULL;
     return &p->policy;
 }
 

@@ -10,19 +10,22 @@
 #include "kv_file.h"
 #include "model_file.h"
 
-#define QR_POLICY_ARGS 10
+#define QR_POLICY_ARGS 12
 #define QR_MODEL_ARGS 7
 
 /** What the options say; the tables point into it, so it must outlive them. */
 struct qr_policy_args {
+    const char *key_codec, *value_codec; /* whole specs; NULL: made from the numbers below */
     uint32_t key_bits, value_bits, key_group, value_group;
     int key_axis, value_axis;
     struct quire_policy policy;
     struct qr_arg args[QR_POLICY_ARGS];
 };
 void qr_policy_args_init(struct qr_policy_args *policy);
-/** The policy asked for. 16 bits: raw FP16. */
-const struct quire_policy *qr_policy_args_take(struct qr_policy_args *policy);
+/** The policy asked for, NULL when a codec is not understood (e says which word). Without
+ * --key-codec: chan, 16 bits raw FP16. */
+const struct quire_policy *qr_policy_args_take(struct qr_policy_args *policy,
+                                               struct qr_error *e);
 
 /** The model of a new session: a file, or geometry from a K/V file and RoPE from options. */
 struct qr_model_args {

@@ -38,20 +38,25 @@ static bool few_raw(const struct qr_page_header *h)
     return h->raw_rows <= h->tokens / 4;
 }
 
+/** Codes times scales are the values themselves: nothing was done to the rows before. */
+static bool plain_chan(const struct qr_codec_spec *s)
+{
+    return s->codec == QR_CODEC_CHAN && !(s->param[QR_PARAM_FLAGS] & ~(uint32_t)QR_SPEC_HYBRID);
+}
+
 static bool key_on_codes(const struct qr_page_header *h)
 {
     const struct qr_codec_spec *s = &h->key;
-    return qr_attend_kernels()->key_codes && s->codec == QR_CODEC_CHAN &&
-           s->axis == QR_AXIS_CHANNEL && (s->bits == 2 || s->bits == 4) && s->group >= 32 &&
+    return qr_attend_kernels()->key_codes && plain_chan(s) && s->axis == QR_AXIS_CHANNEL &&
+           (s->bits == 2 || s->bits == 4) && s->group >= 32 &&
            h->key_dim * s->bits % 128 == 0 && few_raw(h);
 }
 
 static bool value_on_codes(const struct qr_page_header *h)
 {
     const struct qr_codec_spec *s = &h->value;
-    return qr_attend_kernels()->value_codes && s->codec == QR_CODEC_CHAN &&
-           s->axis == QR_AXIS_TOKEN && (s->bits == 2 || s->bits == 4) &&
-           h->value_dim * s->bits % 128 == 0 && few_raw(h);
+    return qr_attend_kernels()->value_codes && plain_chan(s) && s->axis == QR_AXIS_TOKEN &&
+           (s->bits == 2 || s->bits == 4) && h->value_dim * s->bits % 128 == 0 && few_raw(h);
 }
 
 /** Index of raw row `token` in the raw-row sections. */

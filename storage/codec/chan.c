@@ -23,10 +23,9 @@ static quire_status check(const struct qr_tensor *t, struct qr_error *e)
     if (s->axis != QR_AXIS_CHANNEL && s->axis != QR_AXIS_TOKEN)
         return qr_error_set(e, QUIRE_EINVAL, "chan axis %u; it is 1 (channel) or 2 (token)",
                             s->axis);
-    if (s->packing != QR_PACKING_STRIDED16 || s->param[0] || s->param[1])
-        return qr_error_set(e, QUIRE_EUNSUPPORTED,
-                            "chan with packing %u, parameters %u and %u; all must be 0",
-                            s->packing, s->param[0], s->param[1]);
+    const quire_status status = qr_spec_check(s, "chan", e);
+    if (status)
+        return status;
     if (s->axis == QR_AXIS_CHANNEL && t->tokens % s->group)
         return qr_error_set(e, QUIRE_EINVAL,
                             "%u tokens a page is no multiple of the per-channel group %u",

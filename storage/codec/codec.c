@@ -7,7 +7,8 @@
 
 #include "proto/cpu.h"
 
-static const struct qr_codec_ops *const codecs[] = {&qr_codec_raw, &qr_codec_chan};
+static const struct qr_codec_ops *const codecs[] = {&qr_codec_raw, &qr_codec_chan,
+                                                    &qr_codec_fp8};
 
 const struct qr_codec_ops *qr_codec(uint16_t id)
 {
@@ -22,9 +23,7 @@ static quire_status check_tensor(const struct qr_tensor *tensor, const char *whi
 {
     const struct qr_codec_ops *ops = qr_codec(tensor->spec.codec);
     if (!ops)
-        return qr_error_set(e, QUIRE_EUNSUPPORTED,
-                            "%s codec %u is unknown; known: 1 (raw), 2 (chan)", which,
-                            tensor->spec.codec);
+        return qr_spec_check(&tensor->spec, which, e); /* names those that there are */
     if (tensor->dim < QR_DIM_MIN || tensor->dim > QR_DIM_MAX || tensor->dim % 8)
         return qr_error_set(e, QUIRE_EINVAL, "%s dim %u is not a multiple of 8 in %d..%d",
                             which, tensor->dim, QR_DIM_MIN, QR_DIM_MAX);

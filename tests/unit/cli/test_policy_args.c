@@ -13,7 +13,7 @@ static void defaults_are_the_library_s(void **state)
     (void)state;
     quire_policy_default(&standard);
     qr_policy_args_init(&args);
-    const struct quire_policy *policy = qr_policy_args_take(&args);
+    const struct quire_policy *policy = qr_policy_args_take(&args, NULL);
     assert_int_equal(policy->page_tokens, standard.page_tokens);
     assert_int_equal(policy->key.bits, standard.key.bits);
     assert_int_equal(policy->key.axis, standard.key.axis);
@@ -27,9 +27,29 @@ static void sixteen_bits_are_raw(void **state)
     (void)state;
     qr_policy_args_init(&args);
     args.key_bits = 16;
-    const struct quire_policy *policy = qr_policy_args_take(&args);
+    const struct quire_policy *policy = qr_policy_args_take(&args, NULL);
     assert_int_equal(policy->key.codec, QUIRE_CODEC_RAW);
     assert_int_equal(policy->value.codec, QUIRE_CODEC_CHAN);
+}
+
+static void codecs_are_taken_whole(void **state)
+{
+    static struct qr_policy_args args;
+    struct qr_error e = {0};
+    (void)state;
+    qr_policy_args_init(&args);
+    args.key_codec = "fp8:format=e5m2,axis=head";
+    args.value_bits = 3;
+    const struct quire_policy *policy = qr_policy_args_take(&args, &e);
+    assert_non_null(policy);
+    assert_int_equal(policy->key.codec, QUIRE_CODEC_FP8);
+    assert_int_equal(policy->key.axis, QUIRE_AXIS_HEAD);
+    assert_int_equal(policy->key.number, 1);
+    assert_int_equal(policy->value.codec, QUIRE_CODEC_CHAN);
+    assert_int_equal(policy->value.bits, 3);
+    args.value_codec = "chan:bitz=4";
+    assert_null(qr_policy_args_take(&args, &e));
+    assert_non_null(strstr(e.text, "--value-codec: codec chan: \"bitz=4\""));
 }
 
 static void geometry_comes_from_the_file(void **state)
@@ -71,7 +91,7 @@ static void needed_memory_counts_pages_and_tail(void **state)
     bench.value_dim = 64;
     qr_policy_args_init(&bench.policy);
     bench.policy.key_bits = bench.policy.value_bits = 16;
-    qr_policy_args_take(&bench.policy);
+    assert_non_null(qr_policy_args_take(&bench.policy, NULL));
     const uint64_t fp16 = 1024ull * 2 * 3 * 128 * 2, needed = qr_bench_needed(&bench, &e);
     assert_true(needed > fp16);
     assert_true(needed < fp16 * 5 / 4);
@@ -85,6 +105,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(defaults_are_the_library_s),
         cmocka_unit_test(sixteen_bits_are_raw),
+        cmocka_unit_test(codecs_are_taken_whole),
         cmocka_unit_test(geometry_comes_from_the_file),
         cmocka_unit_test(needed_memory_counts_pages_and_tail),
     };

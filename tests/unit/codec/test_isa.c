@@ -76,17 +76,36 @@ static void fill(const struct job *j)
         }
 }
 
-static void random_tensor(struct job *j)
+static void random_spec(struct qr_codec_spec *s)
 {
     static const uint32_t bits[] = {2, 3, 4, 8}, groups[] = {16, 32, 64, 128};
-    static const uint32_t dims[] = {16, 24, 64, 72, 80, 96, 128, 128, 128, 256, 512, 576};
-    struct qr_codec_spec *s = &j->tensor.spec;
     *s = (struct qr_codec_spec){.codec = QR_CODEC_CHAN,
                                 .bits = (uint8_t)pick(bits, 4),
                                 .axis = (uint8_t)(1 + random_below(2)),
                                 .group = (uint16_t)pick(groups, 4)};
-    if (random_below(8) == 0)
+    switch (random_below(16)) {
+    case 0:
+    case 1:
         *s = (struct qr_codec_spec){.codec = QR_CODEC_RAW, .bits = 16};
+        break;
+    case 2:
+    case 3:
+    case 4:
+        *s = (struct qr_codec_spec){.codec = QR_CODEC_FP8,
+                                    .bits = 8,
+                                    .axis = (uint8_t)(2 + random_below(2)),
+                                    .param = {0, random_below(2)}};
+        break;
+    default:
+        break;
+    }
+    assert_ok(qr_spec_check(s, "random", NULL));
+}
+
+static void random_tensor(struct job *j)
+{
+    static const uint32_t dims[] = {16, 24, 64, 72, 80, 96, 128, 128, 128, 256, 512, 576};
+    random_spec(&j->tensor.spec);
     j->tensor.dim = random_below(3) ? pick(dims, 12) : 16 + 8 * random_below(127);
     j->tensor.heads = 1 + random_below(3);
     j->tensor.tokens = 128;

@@ -48,17 +48,21 @@ static void limits_are_named(void **state)
     policy.key.bits = 1;
     expect(QUIRE_EINVAL, "key: chan with 1 bits");
     policy.value.group = 48;
-    expect(QUIRE_EINVAL, "value: group is 48");
+    expect(QUIRE_EINVAL, "value: group of chan is 48");
     policy.value.axis = 0;
-    expect(QUIRE_EINVAL, "value: axis is 0");
+    expect(QUIRE_EINVAL, "value: axis of chan is 0");
     policy.key.codec = QR_CODEC_RAW;
-    expect(QUIRE_EINVAL, "key: codec raw with bits 4");
+    expect(QUIRE_EINVAL, "key: raw with 4 bits");
     policy.key.codec = 0;
     expect(QUIRE_EUNSUPPORTED, "key: codec 0 is not known");
     policy.key.packing = 77;
     expect(QUIRE_EUNSUPPORTED, "key: packing 77");
-    policy.key.param[0] = 1;
-    expect(QUIRE_EUNSUPPORTED, "key: codec parameters 1, 0");
+    policy.key.param[0] = 1u << 30;
+    expect(QUIRE_EUNSUPPORTED, "key: option flags 0x40000000 of chan");
+    policy.value.param[1] = 3;
+    expect(QUIRE_EUNSUPPORTED, "value: number of chan is 3: 0 expected");
+    policy.value.axis = QR_AXIS_HEAD;
+    expect(QUIRE_EINVAL, "value: axis of chan is 3");
 }
 
 static void every_documented_combination_is_allowed(void **state)
