@@ -104,6 +104,16 @@ struct qr_disk_key qr_disk_key_block(const uint8_t session[QR_DISK_UUID_BYTES], 
     return key;
 }
 
+struct qr_disk_key qr_disk_key_tokens(const uint8_t session[QR_DISK_UUID_BYTES])
+{
+    return qr_disk_key_prefix(QR_DISK_KEY_TOKENS, session);
+}
+
+struct qr_disk_key qr_disk_key_going(const uint8_t session[QR_DISK_UUID_BYTES])
+{
+    return qr_disk_key_prefix(QR_DISK_KEY_GOING, session);
+}
+
 static bool is_key(const uint8_t *key, size_t n, uint8_t kind, size_t bytes)
 {
     return n == 1 + bytes && key[0] == kind;
@@ -142,6 +152,15 @@ bool qr_disk_key_session_read(const uint8_t *key, size_t n, uint32_t *ns_out,
         return false;
     *ns_out = read_number(key + 1);
     memcpy(session_out, key + 5, QR_DISK_UUID_BYTES);
+    return true;
+}
+
+bool qr_disk_key_going_read(const uint8_t *key, size_t n,
+                            uint8_t session_out[QR_DISK_UUID_BYTES])
+{
+    if (!is_key(key, n, QR_DISK_KEY_GOING, QR_DISK_UUID_BYTES))
+        return false;
+    memcpy(session_out, key + 1, QR_DISK_UUID_BYTES);
     return true;
 }
 
@@ -185,6 +204,7 @@ void qr_disk_page_write(const struct qr_disk_page *page, uint8_t out[QR_DISK_PAG
     put(&at, &page->heads, 2);
     put(&at, &page->first_position, 8);
     put(&at, &page->ns, 4);
+    put(&at, &page->named, 4);
 }
 
 quire_status qr_disk_page_read(const uint8_t *value, size_t n, struct qr_disk_page *out)
@@ -192,7 +212,6 @@ quire_status qr_disk_page_read(const uint8_t *value, size_t n, struct qr_disk_pa
     struct qr_disk_page page = {0};
     const uint8_t *at = value + 1;
     uint8_t device;
-    uint32_t reserved;
     const quire_status status = check_version(value, n);
 
     if (status != QUIRE_OK)
@@ -210,12 +229,44 @@ quire_status qr_disk_page_read(const uint8_t *value, size_t n, struct qr_disk_pa
     get(&at, &page.heads, 2);
     get(&at, &page.first_position, 8);
     get(&at, &page.ns, 4);
-    get(&at, &reserved, 4);
-    if (reserved != 0 || (page.flags & ~QR_DISK_QUARANTINED) != 0 ||
-        device >= QR_DISK_DEVICES_MAX || page.place.bytes == 0 || page.layer >= QR_LAYERS_MAX)
+    get(&at, &page.named, 4);
+    if ((page.flags & ~QR_DISK_QUARANTINED) != 0 || device >= QR_DISK_DEVICES_MAX || page.place.bytes == 0 || page.layer >= QR_LAYERS_MAX)
         return QUIRE_ECORRUPT;
     page.place.device = device;
     *out = page;
+    return QUIRE_OK;
+}
+
+void qr_disk_block_write(const struct qr_disk_block *block,
+                         uint8_t out[QR_DISK_BLOCK_RECORD_BYTES])
+{
+    uint8_t *at = out;
+
+    memset(out, 0, QR_DISK_BLOCK_RECORD_BYTES);
+    put(&at, block->page_id, QR_HASH_BYTES);
+    put(&at, &block->place.device, 4);
+    put(&at, &block->place.region, 4);
+    put(&at, &block->place.slot, 4);
+    put(&at, &block->place.bytes, 4);
+    put(&at, &block->checksum, 8);
+}
+
+quire_status qr_disk_block_read(const uint8_t *value, size_t n, struct qr_disk_block *out)
+{
+    struct qr_disk_block block;
+    const uint8_t *at = value;
+
+    if (n != QR_DISK_BLOCK_RECORD_BYTES)
+        return QUIRE_ECORRUPT;
+    get(&at, block.page_id, QR_HASH_BYTES);
+    get(&at, &block.place.device, 4);
+    get(&at, &block.place.region, 4);
+    get(&at, &block.place.slot, 4);
+    get(&at, &block.place.bytes, 4);
+    get(&at, &block.checksum, 8);
+    if (block.place.device >= QR_DISK_DEVICES_MAX)
+        return QUIRE_ECORRUPT;
+    *out = block;
     return QUIRE_OK;
 }
 
@@ -259,7 +310,7 @@ size_t qr_disk_session_write(const struct qr_disk_session *session,
     const uint16_t tokens[4] = {p->page_tokens, p->window, p->sink_rows, p->outlier_rows};
     uint8_t *at = out + 4;
 
-    memset(out, 0, 128);
+    memset(out, 0, QR_DISK_SESSION_HEAD_BYTES);
     out[0] = RECORD_VERSION;
     put(&at, &session->head_shards, 4);
     put(&at, session->fingerprint, QR_HASH_BYTES);
@@ -271,8 +322,15 @@ size_t qr_disk_session_write(const struct qr_disk_session *session,
     put(&at, &session->created_us, 8);
     put(&at, &session->used_us, 8);
     put(&at, &name_bytes, 2);
-    memcpy(out + 128, session->name, name_bytes);
-    return 128u + name_bytes;
+    at += 14;
+    put(&at, &session->length, 8);
+    put(&at, &session->longest, 8);
+    put(&at, &session->sealed_tokens, 8);
+    put(&at, &session->pages, 8);
+    put(&at, &session->missing_pages, 8);
+    put(&at, &session->page_bytes, 8);
+    memcpy(out + QR_DISK_SESSION_HEAD_BYTES, session->name, name_bytes);
+    return QR_DISK_SESSION_HEAD_BYTES + name_bytes;
 }
 
 quire_status qr_disk_session_read(const uint8_t *value, size_t n, struct qr_disk_session *out)
@@ -285,7 +343,7 @@ quire_status qr_disk_session_read(const uint8_t *value, size_t n, struct qr_disk
 
     if (status != QUIRE_OK)
         return status;
-    if (n < 128)
+    if (n < QR_DISK_SESSION_HEAD_BYTES)
         return QUIRE_ECORRUPT;
     get(&at, &session.head_shards, 4);
     get(&at, session.fingerprint, QR_HASH_BYTES);
@@ -297,8 +355,16 @@ quire_status qr_disk_session_read(const uint8_t *value, size_t n, struct qr_disk
     get(&at, &session.created_us, 8);
     get(&at, &session.used_us, 8);
     get(&at, &name_bytes, 2);
-    if (name_bytes == 0 || name_bytes > QR_NAME_MAX || n != 128u + name_bytes ||
-        memchr(value + 128, 0, name_bytes) || session.head_shards == 0)
+    at += 14;
+    get(&at, &session.length, 8);
+    get(&at, &session.longest, 8);
+    get(&at, &session.sealed_tokens, 8);
+    get(&at, &session.pages, 8);
+    get(&at, &session.missing_pages, 8);
+    get(&at, &session.page_bytes, 8);
+    if (name_bytes == 0 || name_bytes > QR_NAME_MAX ||
+        n != QR_DISK_SESSION_HEAD_BYTES + name_bytes ||
+        memchr(value + QR_DISK_SESSION_HEAD_BYTES, 0, name_bytes) || session.head_shards == 0)
         return QUIRE_ECORRUPT;
     p->page_tokens = tokens[0];
     p->window = tokens[1];
@@ -306,7 +372,7 @@ quire_status qr_disk_session_read(const uint8_t *value, size_t n, struct qr_disk
     p->outlier_rows = tokens[3];
     if (qr_policy_check(p, NULL) != QUIRE_OK)
         return QUIRE_ECORRUPT;
-    memcpy(session.name, value + 128, name_bytes);
+    memcpy(session.name, value + QR_DISK_SESSION_HEAD_BYTES, name_bytes);
     *out = session;
     return QUIRE_OK;
 }

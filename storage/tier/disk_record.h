@@ -24,6 +24,8 @@
 #define QR_DISK_KEY_NAMESPACE 'n'
 #define QR_DISK_KEY_PAGE 'p'
 #define QR_DISK_KEY_SESSION 's'
+#define QR_DISK_KEY_TOKENS 't'
+#define QR_DISK_KEY_GOING 'x'
 
 struct qr_disk_key {
     uint8_t bytes[QR_DISK_KEY_MAX];
@@ -40,6 +42,10 @@ struct qr_disk_key qr_disk_key_lane(const uint8_t session[QR_DISK_UUID_BYTES], u
 struct qr_disk_key qr_disk_key_manifest(const uint8_t session[QR_DISK_UUID_BYTES],
                                         uint32_t lane, uint32_t block);
 struct qr_disk_key qr_disk_key_block(const uint8_t session[QR_DISK_UUID_BYTES], uint32_t block);
+/** Token ids of a session's blocks that are in no page yet. */
+struct qr_disk_key qr_disk_key_tokens(const uint8_t session[QR_DISK_UUID_BYTES]);
+/** A session that is being dropped, or was not finished: all its keys are to be deleted. */
+struct qr_disk_key qr_disk_key_going(const uint8_t session[QR_DISK_UUID_BYTES]);
 /** What all keys of this kind and session begin with: lanes, manifest or blocks. */
 struct qr_disk_key qr_disk_key_prefix(uint8_t kind, const uint8_t session[QR_DISK_UUID_BYTES]);
 /** Numbers at the end of a lane, manifest or block key. False: not such a key. */
@@ -49,6 +55,8 @@ bool qr_disk_key_manifest_read(const uint8_t *key, size_t n, uint32_t *lane_out,
 bool qr_disk_key_block_read(const uint8_t *key, size_t n, uint32_t *block_out);
 bool qr_disk_key_session_read(const uint8_t *key, size_t n, uint32_t *ns_out,
                               uint8_t session_out[QR_DISK_UUID_BYTES]);
+bool qr_disk_key_going_read(const uint8_t *key, size_t n,
+                            uint8_t session_out[QR_DISK_UUID_BYTES]);
 
 /* ---- values ----------------------------------------------------------------------------- */
 
@@ -64,11 +72,23 @@ struct qr_disk_page {
     uint16_t first_head, heads;
     uint64_t first_position;
     uint32_t ns;
+    uint32_t named; /* manifest entries that name it; 0: to be deleted */
 };
 void qr_disk_page_write(const struct qr_disk_page *page,
                         uint8_t out[QR_DISK_PAGE_RECORD_BYTES]);
 /** ECORRUPT: length, reserved bytes or ranges; EUNSUPPORTED: newer version. */
 quire_status qr_disk_page_read(const uint8_t *value, size_t n, struct qr_disk_page *out);
+
+#define QR_DISK_BLOCK_RECORD_BYTES 56u
+/** Manifest entry: the page of one block of a lane. */
+struct qr_disk_block {
+    uint8_t page_id[QR_HASH_BYTES];
+    struct qr_disk_place place; /* the page record's; bytes 0: the page is gone, a hole */
+    uint64_t checksum;          /* the page's own, also of one that is gone */
+};
+void qr_disk_block_write(const struct qr_disk_block *block,
+                         uint8_t out[QR_DISK_BLOCK_RECORD_BYTES]);
+quire_status qr_disk_block_read(const uint8_t *value, size_t n, struct qr_disk_block *out);
 
 #define QR_DISK_LANE_RECORD_BYTES 32u
 /** State of a lane beside its manifest. Tail rows: what the tail log has from sealed blocks on,
@@ -81,14 +101,18 @@ void qr_disk_lane_write(const struct qr_disk_lane *lane,
                         uint8_t out[QR_DISK_LANE_RECORD_BYTES]);
 quire_status qr_disk_lane_read(const uint8_t *value, size_t n, struct qr_disk_lane *out);
 
-#define QR_DISK_SESSION_RECORD_MAX (128u + QR_NAME_MAX)
+#define QR_DISK_SESSION_HEAD_BYTES 176u
+#define QR_DISK_SESSION_RECORD_MAX (QR_DISK_SESSION_HEAD_BYTES + QR_NAME_MAX)
 struct qr_disk_session {
     char name[QR_NAME_MAX + 1];
     uint8_t fingerprint[QR_HASH_BYTES];
     struct qr_policy policy;
     uint32_t head_shards;
-    uint64_t epoch, ttl_ms;
+    uint64_t epoch; /* no writer had a higher one: it is ahead of those in use */
+    uint64_t ttl_ms;
     uint64_t created_us, used_us; /* wall clock: the monotonic one ends with the machine */
+    /* What there was at the commit, for lists that do not load the session. */
+    uint64_t length, longest, sealed_tokens, pages, missing_pages, page_bytes;
 };
 size_t qr_disk_session_write(const struct qr_disk_session *session,
                              uint8_t out[QR_DISK_SESSION_RECORD_MAX]);

@@ -65,6 +65,17 @@ quire_status qr_tail_log_replay(struct qr_tail_log *log, qr_tail_log_replay_fn *
                                 struct qr_tail_log_report *report, struct qr_error *e);
 
 /**
+ * The synced records of a lane that count, ascending by sequence, read from their files; ends
+ * when `each` returns false. Records that are damaged now are left out and counted.
+ *
+ * Threads: any, after the replay; waits for syncs under way. `each` must not call the log.
+ * Errors:  EIO, ENOMEM.
+ */
+quire_status qr_tail_log_read(struct qr_tail_log *log,
+                              const uint8_t session[QR_DISK_UUID_BYTES], uint32_t lane,
+                              qr_tail_log_replay_fn *each, void *arg, uint32_t *damaged_out);
+
+/**
  * Take a copy of a record for the next sync.
  *
  * Threads: any, after the replay.

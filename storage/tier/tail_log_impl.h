@@ -106,6 +106,10 @@ void qr_tail_live_move(struct qr_tail_log *log, const struct qr_tail_record *rec
 bool qr_tail_live_has(struct qr_tail_log *log, const struct qr_tail_record *record,
                       const struct qr_tail_segment *segment);
 void qr_tail_live_free(struct qr_tail_log *log);
+/** NULL: no record of it counts. */
+const struct qr_tail_lane *qr_tail_live_lane(struct qr_tail_log *log,
+                                             const uint8_t session[QR_DISK_UUID_BYTES],
+                                             uint32_t lane);
 
 /* ---- tail_log_segment.c: files, io_lock held -------------------------------------------- */
 

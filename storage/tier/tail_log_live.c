@@ -33,6 +33,13 @@ static struct qr_tail_lane **find(struct qr_tail_log *log,
 
 _Static_assert(QR_TAIL_LANE_BUCKETS == 1u << 14, "14 bits of the hash");
 
+const struct qr_tail_lane *qr_tail_live_lane(struct qr_tail_log *log,
+                                             const uint8_t session[QR_DISK_UUID_BYTES],
+                                             uint32_t lane)
+{
+    return *find(log, session, lane);
+}
+
 static struct qr_tail_lane *
 find_or_make(struct qr_tail_log *log, const uint8_t session[QR_DISK_UUID_BYTES], uint32_t lane)
 {
