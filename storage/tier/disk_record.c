@@ -230,7 +230,8 @@ quire_status qr_disk_page_read(const uint8_t *value, size_t n, struct qr_disk_pa
     get(&at, &page.first_position, 8);
     get(&at, &page.ns, 4);
     get(&at, &page.named, 4);
-    if ((page.flags & ~QR_DISK_QUARANTINED) != 0 || device >= QR_DISK_DEVICES_MAX || page.place.bytes == 0 || page.layer >= QR_LAYERS_MAX)
+    if ((page.flags & ~QR_DISK_QUARANTINED) != 0 || device >= QR_DISK_DEVICES_MAX ||
+        page.place.bytes == 0 || page.layer >= QR_LAYERS_MAX)
         return QUIRE_ECORRUPT;
     page.place.device = device;
     *out = page;

@@ -109,8 +109,7 @@ static void manifest_entries_read_back_as_written(void **state)
     assert_ok(qr_disk_block_read(bytes, QR_DISK_BLOCK_RECORD_BYTES, &back));
     assert_memory_equal(&back, &block, sizeof(block));
     bytes[32] = QR_DISK_DEVICES_MAX;
-    assert_status(QUIRE_ECORRUPT,
-                  qr_disk_block_read(bytes, QR_DISK_BLOCK_RECORD_BYTES, &back));
+    assert_status(QUIRE_ECORRUPT, qr_disk_block_read(bytes, QR_DISK_BLOCK_RECORD_BYTES, &back));
 }
 
 static void sessions_read_back_as_written(void **state)
