@@ -211,10 +211,13 @@ static quire_status fill(struct qr_service *service, struct fetch *fetch,
     struct qr_part part;
 
     while (!status && qr_chunk_bytes(chunk) < target && qr_chunk_has_room(chunk)) {
-        if (!qr_fetch_next(fetch->cursor, &part)) {
+        const enum qr_fetch_step step = qr_fetch_next(fetch->cursor, &part);
+        if (step == QR_FETCH_END) {
             *more_out = false;
             return QUIRE_OK;
         }
+        if (step == QR_FETCH_LATER) /* send what there is; the stream pauses without any */
+            break;
         status = part.pin ? put_pinned(service, chunk, &part, e) : put_hole(chunk, &part, e);
     }
     *more_out = true;
@@ -382,9 +385,10 @@ static quire_status fill_expanded(struct qr_service *service, struct fetch *fetc
     *more_out = true;
     while (!status && qr_chunk_bytes(chunk) < target && qr_chunk_has_room(chunk)) {
         if (!fetch->part.pin) {
-            if (!qr_fetch_next(fetch->cursor, &fetch->part)) {
+            const enum qr_fetch_step step = qr_fetch_next(fetch->cursor, &fetch->part);
+            if (step != QR_FETCH_PART) {
                 fetch->part.pin = NULL;
-                *more_out = false;
+                *more_out = step == QR_FETCH_LATER;
                 return QUIRE_OK;
             }
             status = fetch->part.pin ? begin_part(fetch, e) : put_hole(chunk, &fetch->part, e);

@@ -4,6 +4,7 @@
  * longer at once or none.
  */
 #include "append.h"
+#include "durable.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -119,7 +120,7 @@ static quire_status check_request(const struct qr_session *session,
         append->tokens > QR_POSITION_MAX + 1 - append->position)
         return qr_error_set(e, QUIRE_ETOOBIG, "tokens [%" PRIu64 ", +%u): positions end at %u",
                             append->position, append->tokens, QR_POSITION_MAX);
-    if (append->durable)
+    if (append->durable && !session->store->mover)
         return qr_error_set(e, QUIRE_EUNSUPPORTED,
                             "durability \"disk\": this store has no disk tier");
     return QUIRE_OK;
@@ -185,6 +186,11 @@ quire_status qr_append_begin(struct qr_store *store, uint32_t ns,
 
     if (status != QUIRE_OK)
         return status;
+    status = qr_session_load(session, e);
+    if (status != QUIRE_OK) {
+        qr_session_release(session);
+        return status;
+    }
     struct qr_append_job *job = qr_pool_take(store->appends);
     if (!job) {
         qr_session_release(session);
@@ -268,6 +274,9 @@ static void commit_pages(struct qr_append_job *job, const struct qr_staged_lane 
         const uint32_t old = page->block < lane->sealed ? lane->pages[page->block] : 0;
         const bool replaces = page->block < lane->sealed;
         lane->pages[page->block] = page->entry;
+        if (replaces && old != page->entry && page->block < lane->saved.sealed &&
+            page->block < lane->saved.changed)
+            lane->saved.changed = page->block;
         if (replaces) /* the manifest had its own reference */
             qr_index_unref(index, &old, 1);
     }
@@ -354,13 +363,75 @@ static void give_back(struct qr_append_job *job)
     qr_counter_add(&session->store->counters.appends_failed, 1);
 }
 
+/* ---- durability -------------------------------------------------------------------------- */
+
+/* An append that waits for the disk; from a pool. */
+struct durable {
+    struct qr_waiter waiter;
+    struct qr_store *store;
+    qr_durable_done *done;
+    void *arg;
+};
+
+size_t qr_durable_bytes(void)
+{
+    return sizeof(struct durable);
+}
+
+static quire_status not_durable(quire_status status, struct qr_error *e)
+{
+    qr_error_set(e, status, "the rows are in memory, but not on disk: %s",
+                 qr_status_text(status));
+    if (e && (status == QUIRE_EFULL || status == QUIRE_ETIMEOUT))
+        e->retry_after_ms = QR_RETRY_DISK_MS;
+    return status;
+}
+
+static void durable_done(void *arg, quire_status status)
+{
+    struct durable *durable = arg;
+    struct qr_store *store = durable->store;
+    struct qr_error e = {0};
+
+    qr_counter_add(status == QUIRE_OK ? &store->counters.durable_appends
+                                      : &store->counters.durable_failures,
+                   1);
+    if (status != QUIRE_OK)
+        (void)not_durable(status, &e);
+    durable->done(durable->arg, status, &e);
+    qr_pool_give(store->durables, durable);
+}
+
+static quire_status make_durable(struct qr_session *session, const struct qr_append *append,
+                                 struct qr_error *e)
+{
+    struct qr_store *store = session->store;
+
+    if (!append->done) {
+        const quire_status status = qr_durable_wait(session);
+        qr_counter_add(status == QUIRE_OK ? &store->counters.durable_appends
+                                          : &store->counters.durable_failures,
+                       1);
+        return status == QUIRE_OK ? status : not_durable(status, e);
+    }
+    struct durable *durable = qr_pool_take(store->durables);
+    if (!durable)
+        return not_durable(QUIRE_EFULL, e);
+    *durable = (struct durable){.waiter = {.done = durable_done, .arg = durable},
+                                .store = store,
+                                .done = append->done,
+                                .arg = append->arg};
+    qr_durable_want(session, &durable->waiter);
+    return QUIRE_OK;
+}
+
 quire_status qr_append_finish(struct qr_append_job *job, quire_status status,
                               struct qr_append_result *out, struct qr_error *e)
 {
     struct qr_session *session = job->session;
     struct qr_store *store = session->store;
+    const struct qr_append *append = job->append;
 
-    (void)e;
     if (status == QUIRE_OK) {
         commit(job, out);
         count(job);
@@ -376,6 +447,8 @@ quire_status qr_append_finish(struct qr_append_job *job, quire_status status,
         job->scratch_capacity = 0;
     }
     qr_pool_give(store->appends, job);
+    if (status == QUIRE_OK && append->durable)
+        status = make_durable(session, append, e);
     qr_session_release(session);
     return status;
 }

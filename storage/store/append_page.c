@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "append.h"
+#include "durable.h"
 
 struct page_job {
     struct qr_append_job *job;
@@ -121,14 +122,14 @@ static quire_status compare(struct page_job *p, const void *stored, size_t store
 
 static quire_status repeat_sealed(struct page_job *p, struct qr_error *e)
 {
-    const struct qr_session *session = p->job->session;
+    struct qr_session *session = p->job->session;
     struct qr_index *index = session->store->index;
     struct qr_found found = {.block = p->block, .entry = p->lane->pages[p->block]};
     struct qr_page_view view;
     quire_status status = QUIRE_OK;
     bool damaged = true;
 
-    if (qr_index_pin(index, found.entry, &found.pinned) == QR_PAGE_RESIDENT) {
+    if (qr_page_hold(session, found.entry, p->block, &found.pinned) == QR_PAGE_RESIDENT) {
         memcpy(found.block_id, session->blocks.ids[p->block], QR_HASH_BYTES);
         damaged = qr_page_verify(session, p->lane, &found, &view, NULL) != QUIRE_OK;
         if (damaged)

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "append.h"
+#include "durable.h"
 
 struct repeat {
     struct qr_append_job *job;
@@ -106,7 +107,7 @@ quire_status qr_append_compare(struct qr_append_job *job, uint32_t block, uint32
     if (block >= r.lane->sealed)
         return compare_tail(&r, e);
     found.entry = r.lane->pages[block];
-    if (qr_index_pin(index, found.entry, &found.pinned) != QR_PAGE_RESIDENT)
+    if (qr_page_hold(job->session, found.entry, block, &found.pinned) != QR_PAGE_RESIDENT)
         return restore(&r, e);
     memcpy(found.block_id, job->session->blocks.ids[block], QR_HASH_BYTES);
     quire_status status = qr_page_verify(job->session, r.lane, &found, &view, NULL);

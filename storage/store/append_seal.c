@@ -244,7 +244,7 @@ static quire_status try_id(struct qr_append_job *job, const struct candidate *ca
         qr_index_unpin(index, *entry);
         job->shared += *done;
         job->unshared += !*done;
-    } else if (state == QR_PAGE_EVICTED) {
+    } else if (state == QR_PAGE_EVICTED || state == QR_PAGE_STORED) {
         status = fill_entry(job, candidate, block_id, *entry, done, e);
     }
     if (!*done)

@@ -133,6 +133,11 @@ void qr_evict_group_close(struct qr_evict *evict, uint32_t group)
     group_retire(evict, group);
 }
 
+bool qr_evict_group_is_open(const struct qr_evict *evict, uint32_t group)
+{
+    return group != NONE && evict->groups[group].open;
+}
+
 /* The page to stand after, NONE for the front. */
 static uint32_t place_of(struct qr_evict *evict, uint32_t g, uint32_t order, uint32_t hint)
 {

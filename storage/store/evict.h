@@ -20,7 +20,7 @@
 #define QR_EVICT_NONE UINT32_MAX
 #define QR_EVICT_ORDER_MAX ((1u << 24) - 1)
 
-/** Stands in each page's index entry. owner: qr_evict, except `pins`. */
+/** Stands in each page's index entry. owner: qr_evict, except `pins`, `dirty`. */
 struct qr_evict_node {
     uint32_t previous, next; /* in the group, by order */
     uint32_t group;
@@ -32,6 +32,7 @@ struct qr_evict_node {
     uint32_t doomed : 1;  /* for the index: damaged, goes with its last pin */
     uint32_t damaged : 1; /* for the index: went because its bytes were damaged */
     uint32_t tagged : 1;  /* for the index: had bytes once, and remembers their tag */
+    uint32_t dirty : 1;   /* for the index: no other tier has it, so that it is not linked */
 };
 
 struct qr_evict_config {
@@ -52,6 +53,8 @@ uint32_t qr_evict_group_open(struct qr_evict *evict);
 /** No page will be linked to it any more; its number is reused when its last page is unlinked.
  */
 void qr_evict_group_close(struct qr_evict *evict, uint32_t group);
+
+bool qr_evict_group_is_open(const struct qr_evict *evict, uint32_t group);
 
 /**
  * Link a page of `bytes` into a group at its order. hint: a page near its place (the page of

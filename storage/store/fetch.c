@@ -7,15 +7,27 @@
 #include <assert.h>
 #include <inttypes.h>
 #include <string.h>
+#include <time.h>
 
+#include "durable.h"
 #include "fetch.h"
 #include "storage/base/log.h"
+
+/* A place on the way over the wanted lanes. */
+struct walk {
+    uint32_t lane; /* number of the session's lanes */
+    uint64_t position;
+    uint64_t step; /* parts passed */
+};
 
 struct qr_fetch_cursor {
     struct qr_session *session;
     struct qr_fetch fetch;
-    uint32_t lane, lane_end; /* numbers of the session's lanes */
-    uint64_t position, end;
+    uint32_t lane_end;
+    struct walk at, ahead; /* the next part, and the next page to be asked for */
+    uint64_t end;
+    struct qr_ahead pages; /* asked for ahead of `at` */
+    void *held;            /* pin of a page that was not there yet */
 };
 
 size_t qr_cursor_bytes(void)
@@ -47,8 +59,9 @@ static void log_damage(const struct qr_session *session, const struct qr_lane *l
            QR_LOG_U64("position", position), QR_LOG_STR("cause", cause->text));
 }
 
-/* Pinned under the session's lock; verified without any lock. */
-static void finish_page(struct qr_session *session, const struct qr_lane *lane,
+/* Pinned under the session's lock; verified without any lock. false: look again, there may be
+ * another copy. */
+static bool finish_page(struct qr_session *session, const struct qr_lane *lane,
                         const struct qr_found *found, struct qr_part *part)
 {
     struct qr_error cause;
@@ -57,12 +70,13 @@ static void finish_page(struct qr_session *session, const struct qr_lane *lane,
         part->page = found->pinned.bytes;
         part->page_bytes = found->pinned.n;
         part->pin = page_pin(found->entry);
-        return;
+        return true;
     }
     log_damage(session, lane, part->position, &cause);
-    qr_index_quarantine(session->store->index, found->entry);
+    const bool other = qr_index_quarantine(session->store->index, found->entry);
     qr_index_unpin(session->store->index, found->entry);
     part->status = QR_PART_CORRUPT;
+    return !other;
 }
 
 static void find_rows(const struct qr_session *session, const struct qr_lane *lane,
@@ -83,27 +97,46 @@ static void find_rows(const struct qr_session *session, const struct qr_lane *la
 }
 
 static void find_page(const struct qr_session *session, const struct qr_lane *lane,
-                      struct qr_found *found, struct qr_part *part)
+                      struct qr_found *found)
 {
     found->entry = lane->pages[found->block];
     memcpy(found->block_id, session->blocks.ids[found->block], QR_HASH_BYTES);
-    const enum qr_page_state state =
-        qr_index_pin(session->store->index, found->entry, &found->pinned);
-    found->is_page = state == QR_PAGE_RESIDENT;
-    if (state == QR_PAGE_EVICTED)
-        part->status = QR_PART_MISSING;
-    else if (state == QR_PAGE_DAMAGED)
-        part->status = QR_PART_CORRUPT;
+    found->want =
+        qr_index_want(session->store->index, found->entry, true, &found->pinned, &found->disk);
+    found->is_page = true;
 }
 
-void qr_lane_read(struct qr_session *session, const struct qr_lane *lane, uint64_t position,
-                  uint64_t end, struct qr_part *part)
+/* The page is not in memory: start its read when nobody has, and say so, or wait for it. */
+static bool await_page(struct qr_session *session, const struct qr_found *found, bool wait,
+                       struct qr_part *part)
+{
+    struct qr_store *store = session->store;
+    const struct qr_place place = {
+        .group = session->group, .order = found->block, .hint = QR_ENTRY_NONE};
+    quire_status status = QUIRE_OK;
+
+    if (found->want == QR_WANT_READ)
+        status = qr_page_read_start(store, found->entry, &found->disk, &place, false);
+    if (wait && status == QUIRE_OK)
+        qr_index_read_wait(store->index, found->entry);
+    else if (wait)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    part->status = QR_PART_LATER;
+    if (!wait && status == QUIRE_OK)
+        part->pin = page_pin(found->entry); /* so that it stays when it has come */
+    else
+        qr_index_unpin(store->index, found->entry);
+    return wait;
+}
+
+/* One look; true: look again. */
+static bool look(struct qr_session *session, const struct qr_lane *lane, uint64_t position,
+                 uint64_t end, bool wait, struct qr_part *part)
 {
     const uint32_t page_tokens = session->policy.page_tokens;
     struct qr_found found = {.block = (uint32_t)(position / page_tokens)};
     const uint64_t block_end = (uint64_t)(found.block + 1) * page_tokens;
 
-    assert(position < end);
     *part = (struct qr_part){.layer = lane->layer,
                              .first_head = lane->first_head,
                              .heads = lane->heads,
@@ -114,12 +147,95 @@ void qr_lane_read(struct qr_session *session, const struct qr_lane *lane, uint64
     if (session->dead || position >= lane->length) /* dropped or cut while being read */
         part->status = QR_PART_MISSING;
     else if (found.block < lane->sealed)
-        find_page(session, lane, &found, part);
+        find_page(session, lane, &found);
     else
         find_rows(session, lane, part);
     pthread_mutex_unlock(&session->lock);
-    if (found.is_page)
-        finish_page(session, lane, &found, part);
+    if (!found.is_page)
+        return false;
+    if (found.want == QR_WANT_RESIDENT)
+        return !finish_page(session, lane, &found, part);
+    if (found.want == QR_WANT_READ || found.want == QR_WANT_READING)
+        return await_page(session, &found, wait, part);
+    part->status = found.want == QR_WANT_GONE ? QR_PART_MISSING : QR_PART_CORRUPT;
+    return false;
+}
+
+void qr_lane_read(struct qr_session *session, const struct qr_lane *lane, uint64_t position,
+                  uint64_t end, bool wait, struct qr_part *part)
+{
+    assert(position < end);
+    while (look(session, lane, position, end, wait, part))
+        ;
+}
+
+/* ---- ahead -------------------------------------------------------------------------------- */
+
+static void ahead_drop(struct qr_store *store, struct qr_ahead *ahead)
+{
+    struct qr_ahead_page *page = &ahead->pages[ahead->first++ % QR_AHEAD_PAGES];
+
+    qr_index_unpin(store->index, page->entry);
+    atomic_fetch_sub(&store->ahead_bytes, page->bytes);
+}
+
+void qr_ahead_pass(struct qr_store *store, struct qr_ahead *ahead, uint64_t step)
+{
+    while (ahead->first != ahead->last &&
+           ahead->pages[ahead->first % QR_AHEAD_PAGES].step < step)
+        ahead_drop(store, ahead);
+}
+
+void qr_ahead_clear(struct qr_store *store, struct qr_ahead *ahead)
+{
+    while (ahead->first != ahead->last)
+        ahead_drop(store, ahead);
+}
+
+/* Room in the window, and in what all readers together may ask for ahead. */
+static bool ahead_room(struct qr_store *store, const struct qr_ahead *ahead, uint32_t bytes)
+{
+    if (ahead->last - ahead->first >= QR_AHEAD_PAGES)
+        return false;
+    if (atomic_fetch_add(&store->ahead_bytes, bytes) + bytes <=
+        store->config.host_budget_bytes / QR_AHEAD_SHARE)
+        return true;
+    atomic_fetch_sub(&store->ahead_bytes, bytes);
+    return false;
+}
+
+bool qr_ahead_ask(struct qr_session *session, const struct qr_lane *lane, uint32_t block,
+                  uint64_t step, struct qr_ahead *ahead)
+{
+    struct qr_store *store = session->store;
+    struct qr_place place = {.order = block, .hint = QR_ENTRY_NONE};
+    struct qr_pinned pinned;
+    struct qr_slot disk;
+    enum qr_want want = QR_WANT_GONE;
+    uint32_t entry = QR_ENTRY_NONE, bytes = 0;
+
+    if (!store->mover || ahead->last - ahead->first >= QR_AHEAD_PAGES)
+        return store->mover == NULL;
+    pthread_mutex_lock(&session->lock);
+    if (!session->dead && block < lane->sealed) {
+        entry = lane->pages[block];
+        bytes = qr_index_bytes(store->index, entry);
+        place.group = session->group;
+        if (bytes > 0 && ahead_room(store, ahead, bytes))
+            want = qr_index_want(store->index, entry, false, &pinned, &disk);
+        else if (bytes > 0)
+            entry = QR_ENTRY_NONE;
+    }
+    pthread_mutex_unlock(&session->lock);
+    if (want == QR_WANT_GONE || want == QR_WANT_DAMAGED) {
+        if (entry != QR_ENTRY_NONE && bytes > 0)
+            atomic_fetch_sub(&store->ahead_bytes, bytes);
+        return bytes == 0 || entry != QR_ENTRY_NONE;
+    }
+    ahead->pages[ahead->last++ % QR_AHEAD_PAGES] =
+        (struct qr_ahead_page){.step = step, .entry = entry, .bytes = bytes};
+    return want != QR_WANT_READ ||
+           qr_page_read_start(store, entry, &disk, &place, true) == QUIRE_OK;
 }
 
 /* ---- the cursor -------------------------------------------------------------------------- */
@@ -171,12 +287,13 @@ static quire_status aim(struct qr_fetch_cursor *cursor, struct qr_error *e)
 {
     const struct qr_session *session = cursor->session;
     const struct qr_fetch *fetch = &cursor->fetch;
+    uint32_t first = 0;
 
-    cursor->lane = cursor->lane_end = 0;
+    cursor->lane_end = 0;
     for (uint32_t i = 0; i < session->lane_count; i++) {
         const struct qr_lane *lane = &session->lanes[i];
         if (lane->layer < fetch->first_layer)
-            cursor->lane = i + 1;
+            first = i + 1;
         if (lane->layer < fetch->first_layer + fetch->layers)
             cursor->lane_end = i + 1;
         if (lane->layer < fetch->first_layer || i >= cursor->lane_end ||
@@ -185,9 +302,36 @@ static quire_status aim(struct qr_fetch_cursor *cursor, struct qr_error *e)
         if (fetch->position > lane->length || fetch->tokens > lane->length - fetch->position)
             return past_end(fetch, lane, e);
     }
-    cursor->position = fetch->position;
+    cursor->at = cursor->ahead = (struct walk){.lane = first, .position = fetch->position};
     cursor->end = fetch->position + fetch->tokens;
     return QUIRE_OK;
+}
+
+static quire_status make_cursor(struct qr_session *session, const struct qr_fetch *fetch,
+                                struct qr_fetch_cursor **out, struct qr_error *e)
+{
+    struct qr_store *store = session->store;
+    struct qr_fetch_cursor *cursor = qr_pool_take(store->cursors);
+
+    if (!cursor) {
+        qr_error_set(e, QUIRE_EFULL, "%u fetches are open: retry", QR_CURSORS_MAX);
+        if (e)
+            e->retry_after_ms = QR_RETRY_BUSY_MS;
+        return QUIRE_EFULL;
+    }
+    cursor->session = session;
+    cursor->fetch = *fetch;
+    cursor->pages.first = cursor->pages.last = 0;
+    cursor->held = NULL;
+    pthread_mutex_lock(&session->lock);
+    const quire_status status =
+        session->dead ? qr_session_gone(e, session->name) : aim(cursor, e);
+    pthread_mutex_unlock(&session->lock);
+    if (status == QUIRE_OK)
+        *out = cursor;
+    else
+        qr_pool_give(store->cursors, cursor);
+    return status;
 }
 
 quire_status qr_fetch_open(struct qr_store *store, uint32_t ns, const struct qr_fetch *fetch,
@@ -199,52 +343,83 @@ quire_status qr_fetch_open(struct qr_store *store, uint32_t ns, const struct qr_
     if (status != QUIRE_OK)
         return status;
     qr_session_used(session);
-    struct qr_fetch_cursor *cursor = NULL;
-    status = check_fetch(session, fetch, e);
-    if (status == QUIRE_OK) {
-        cursor = qr_pool_take(store->cursors);
-        if (!cursor) {
-            status = qr_error_set(e, QUIRE_EFULL, "%u fetches are open: retry", QR_CURSORS_MAX);
-            if (e)
-                e->retry_after_ms = QR_RETRY_BUSY_MS;
-        }
-    }
-    if (status == QUIRE_OK) {
-        *cursor = (struct qr_fetch_cursor){.session = session, .fetch = *fetch};
-        pthread_mutex_lock(&session->lock);
-        status = session->dead ? qr_session_gone(e, session->name) : aim(cursor, e);
-        pthread_mutex_unlock(&session->lock);
-    }
-    if (status == QUIRE_OK) {
+    status = qr_session_load(session, e);
+    if (status == QUIRE_OK)
+        status = check_fetch(session, fetch, e);
+    if (status == QUIRE_OK)
+        status = make_cursor(session, fetch, out, e);
+    if (status == QUIRE_OK)
         qr_counter_add(&store->counters.fetches, 1);
-        *out = cursor;
-        return status;
-    }
-    if (cursor)
-        qr_pool_give(store->cursors, cursor);
-    qr_session_release(session);
+    else
+        qr_session_release(session);
     return status;
 }
 
-bool qr_fetch_next(struct qr_fetch_cursor *cursor, struct qr_part *out)
+/* To the next wanted lane where one is done; false at the end. */
+static bool settle(const struct qr_fetch_cursor *cursor, struct walk *walk)
+{
+    while (walk->lane < cursor->lane_end &&
+           (walk->position >= cursor->end ||
+            !lane_wanted(cursor, &cursor->session->lanes[walk->lane]))) {
+        walk->lane++;
+        walk->position = cursor->fetch.position;
+    }
+    return walk->lane < cursor->lane_end;
+}
+
+static void advance(const struct qr_fetch_cursor *cursor, struct walk *walk, uint64_t tokens)
+{
+    (void)cursor;
+    walk->position += tokens;
+    walk->step++;
+}
+
+/* Ask for pages ahead, over the borders of lanes and layers, as far as the window goes. */
+static void ask_ahead(struct qr_fetch_cursor *cursor)
 {
     struct qr_session *session = cursor->session;
+    const uint32_t page_tokens = session->policy.page_tokens;
 
-    while (cursor->lane < cursor->lane_end &&
-           (cursor->position >= cursor->end ||
-            !lane_wanted(cursor, &session->lanes[cursor->lane]))) {
-        cursor->lane++;
-        cursor->position = cursor->fetch.position;
+    if (!session->store->mover)
+        return;
+    if (cursor->ahead.step < cursor->at.step)
+        cursor->ahead = cursor->at;
+    while (cursor->ahead.step < cursor->at.step + QR_AHEAD_PAGES &&
+           settle(cursor, &cursor->ahead)) {
+        struct walk *ahead = &cursor->ahead;
+        const uint32_t block = (uint32_t)(ahead->position / page_tokens);
+        if (!qr_ahead_ask(session, &session->lanes[ahead->lane], block, ahead->step,
+                          &cursor->pages))
+            break;
+        const uint64_t block_end = (uint64_t)(block + 1) * page_tokens;
+        advance(cursor, ahead, qr_min_u64(cursor->end, block_end) - ahead->position);
     }
-    if (cursor->lane >= cursor->lane_end)
-        return false;
+}
+
+enum qr_fetch_step qr_fetch_next(struct qr_fetch_cursor *cursor, struct qr_part *out)
+{
+    struct qr_session *session = cursor->session;
+    struct qr_store *store = session->store;
+    void *held = cursor->held;
+
+    if (!settle(cursor, &cursor->at))
+        return QR_FETCH_END;
     qr_session_used(session);
-    qr_lane_read(session, &session->lanes[cursor->lane], cursor->position, cursor->end, out);
-    cursor->position += out->tokens;
-    qr_counter_add(out->status == QR_PART_OK ? &session->store->counters.fetched_parts
-                                             : &session->store->counters.missing_parts,
+    ask_ahead(cursor);
+    qr_lane_read(session, &session->lanes[cursor->at.lane], cursor->at.position, cursor->end,
+                 false, out);
+    cursor->held = out->status == QR_PART_LATER ? out->pin : NULL;
+    qr_part_release(store, held);
+    if (out->status == QR_PART_LATER) {
+        out->pin = NULL;
+        return QR_FETCH_LATER;
+    }
+    advance(cursor, &cursor->at, out->tokens);
+    qr_ahead_pass(store, &cursor->pages, cursor->at.step);
+    qr_counter_add(out->status == QR_PART_OK ? &store->counters.fetched_parts
+                                             : &store->counters.missing_parts,
                    1);
-    return true;
+    return QR_FETCH_PART;
 }
 
 void qr_fetch_close(struct qr_fetch_cursor **cursor)
@@ -254,6 +429,8 @@ void qr_fetch_close(struct qr_fetch_cursor **cursor)
     if (!c)
         return;
     struct qr_session *session = c->session;
+    qr_ahead_clear(session->store, &c->pages);
+    qr_part_release(session->store, c->held);
     qr_pool_give(session->store->cursors, c);
     qr_session_release(session);
     *cursor = NULL;

@@ -22,11 +22,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SEGMENT 1024u /* entries made at a time; never moved, so numbers map without a lock */
+#define SEGMENT                                                                                \
+    QR_INDEX_SEGMENT /* entries made at a time; never moved, so numbers map without a lock */
 
 struct qr_entry *qr_index_entry(const struct qr_index *index, uint32_t number)
 {
     return &index->segments[number / SEGMENT][number % SEGMENT];
+}
+
+struct qr_stored *qr_index_stored_of(const struct qr_index *index, uint32_t number)
+{
+    return index->stored ? &index->stored[number / SEGMENT][number % SEGMENT] : NULL;
 }
 
 static struct qr_evict_node *node_of(void *arg, uint32_t page)
@@ -49,6 +55,7 @@ quire_status qr_index_create(const struct qr_index_config *config, struct qr_ind
         return qr_error_set(e, QUIRE_ENOMEM, "no memory for the page index");
     index->config = *config;
     pthread_mutex_init(&index->lock, NULL);
+    pthread_cond_init(&index->arrived, NULL);
     index->free = QR_ENTRY_NONE;
     index->buckets_mask = 1023;
     while ((uint64_t)(index->buckets_mask + 1) * 2 < config->entries_max)
@@ -56,16 +63,20 @@ quire_status qr_index_create(const struct qr_index_config *config, struct qr_ind
     /* Untouched zero pages cost nothing: buckets hold number + 1, 0 = empty. */
     index->buckets = calloc((size_t)index->buckets_mask + 1, sizeof(*index->buckets));
     index->segments = calloc(config->entries_max / SEGMENT + 1, sizeof(*index->segments));
+    if (config->disk)
+        index->stored = calloc(config->entries_max / SEGMENT + 1, sizeof(*index->stored));
     index->region_first = calloc(config->tier->regions_max, sizeof(*index->region_first));
     index->evict = qr_evict_create(&(struct qr_evict_config){
         .node = node_of, .arg = index, .groups_max = config->groups_max});
-    if (!index->buckets || !index->segments || !index->region_first || !index->evict) {
+    if (!index->buckets || !index->segments || (config->disk && !index->stored) ||
+        !index->region_first || !index->evict) {
         qr_index_destroy(&index);
         return qr_error_set(e, QUIRE_ENOMEM, "no memory for a page index of %u entries",
                             config->entries_max);
     }
     for (uint32_t r = 0; r < config->tier->regions_max; r++)
         index->region_first[r] = QR_ENTRY_NONE;
+    index->spare_group = config->disk ? qr_evict_group_open(index->evict) : QR_EVICT_NONE;
     *out = index;
     return QUIRE_OK;
 }
@@ -79,10 +90,14 @@ void qr_index_destroy(struct qr_index **index)
     assert(x->stat.entries == 0);
     for (uint32_t s = 0; x->segments && s * SEGMENT < x->made; s++)
         free(x->segments[s]);
+    for (uint32_t s = 0; x->stored && s * SEGMENT < x->made; s++)
+        free(x->stored[s]);
+    free(x->stored);
     free(x->segments);
     free(x->buckets);
     free(x->region_first);
     qr_evict_destroy(&x->evict);
+    pthread_cond_destroy(&x->arrived);
     pthread_mutex_destroy(&x->lock);
     free(x);
     *index = NULL;
@@ -113,13 +128,18 @@ static uint32_t lookup(struct qr_index *index, const uint8_t id[QR_HASH_BYTES])
 static bool grow(struct qr_index *index)
 {
     const uint32_t segment = index->made / SEGMENT;
+    const uint64_t bytes = SEGMENT * ((uint64_t)qr_index_entry_bytes() +
+                                      (index->stored ? sizeof(struct qr_stored) : 0));
 
     if (index->config.entries_max - index->made < SEGMENT ||
-        !qr_meta_take(index->config.meta, SEGMENT * (uint64_t)qr_index_entry_bytes()))
+        !qr_meta_take(index->config.meta, bytes))
         return false;
     index->segments[segment] = calloc(SEGMENT, sizeof(struct qr_entry));
-    if (!index->segments[segment]) {
-        qr_meta_give(index->config.meta, SEGMENT * (uint64_t)qr_index_entry_bytes());
+    if (index->stored)
+        index->stored[segment] = calloc(SEGMENT, sizeof(struct qr_stored));
+    if (!index->segments[segment] || (index->stored && !index->stored[segment])) {
+        free(index->segments[segment]);
+        qr_meta_give(index->config.meta, bytes);
         return false;
     }
     index->made += SEGMENT;
@@ -139,6 +159,8 @@ static uint32_t entry_make(struct qr_index *index, const uint8_t id[QR_HASH_BYTE
     uint32_t *bucket = bucket_of(index, id);
     index->free = entry->hash_next;
     memset(entry, 0, sizeof(*entry));
+    if (index->stored)
+        *qr_index_stored_of(index, number) = (struct qr_stored){0};
     memcpy(entry->id, id, QR_HASH_BYTES);
     entry->hash_next = *bucket - 1;
     *bucket = number + 1;
@@ -146,7 +168,7 @@ static uint32_t entry_make(struct qr_index *index, const uint8_t id[QR_HASH_BYTE
     return number;
 }
 
-static void entry_free(struct qr_index *index, uint32_t number)
+static void unchain(struct qr_index *index, uint32_t number)
 {
     struct qr_entry *entry = qr_index_entry(index, number);
     uint32_t *bucket = bucket_of(index, entry->id);
@@ -159,13 +181,41 @@ static void entry_free(struct qr_index *index, uint32_t number)
             before = qr_index_entry(index, before->hash_next);
         before->hash_next = entry->hash_next;
     }
+}
+
+void qr_index_rename(struct qr_index *index, uint32_t number, const uint8_t id[QR_HASH_BYTES])
+{
+    struct qr_entry *entry = qr_index_entry(index, number);
+    uint32_t *bucket = bucket_of(index, id);
+
+    pthread_mutex_lock(&index->lock);
+    unchain(index, number);
+    memcpy(entry->id, id, QR_HASH_BYTES);
+    entry->hash_next = *bucket - 1;
+    *bucket = number + 1;
+    pthread_mutex_unlock(&index->lock);
+}
+
+static void entry_free(struct qr_index *index, uint32_t number)
+{
+    struct qr_entry *entry = qr_index_entry(index, number);
+
+    if (index->stored)
+        qr_index_forget_stored(index, number);
+    unchain(index, number);
     entry->hash_next = index->free;
     index->free = number;
     index->stat.entries--;
 }
 
-/* Give back what nobody needs any more. */
-static void settle(struct qr_index *index, uint32_t number)
+uint32_t qr_index_lookup(struct qr_index *index, const uint8_t id[QR_HASH_BYTES], bool make)
+{
+    const uint32_t number = lookup(index, id);
+
+    return number == QR_ENTRY_NONE && make ? entry_make(index, id) : number;
+}
+
+void qr_index_settle(struct qr_index *index, uint32_t number)
 {
     struct qr_entry *entry = qr_index_entry(index, number);
 
@@ -177,17 +227,23 @@ static void settle(struct qr_index *index, uint32_t number)
         entry_free(index, number);
 }
 
-static enum qr_page_state state_of(const struct qr_entry *entry)
+enum qr_page_state qr_index_state(const struct qr_index *index, uint32_t number)
 {
+    const struct qr_entry *entry = qr_index_entry(index, number);
+
     if (entry->slot.bytes > 0 && !entry->node.doomed)
         return QR_PAGE_RESIDENT;
-    return entry->node.damaged ? QR_PAGE_DAMAGED : QR_PAGE_EVICTED;
+    if (entry->node.damaged)
+        return QR_PAGE_DAMAGED;
+    return index->stored && qr_index_stored_of(index, number)->bytes > 0 ? QR_PAGE_STORED
+                                                                         : QR_PAGE_EVICTED;
 }
 
-static enum qr_page_state pin_locked(struct qr_index *index, struct qr_entry *entry,
+static enum qr_page_state pin_locked(struct qr_index *index, uint32_t number,
                                      struct qr_pinned *out)
 {
-    const enum qr_page_state state = state_of(entry);
+    struct qr_entry *entry = qr_index_entry(index, number);
+    const enum qr_page_state state = qr_index_state(index, number);
 
     if (state == QR_PAGE_RESIDENT) {
         entry->node.pins++;
@@ -202,9 +258,7 @@ quire_status qr_index_find(struct qr_index *index, const uint8_t id[QR_HASH_BYTE
                            struct qr_pinned *out, struct qr_error *e)
 {
     pthread_mutex_lock(&index->lock);
-    uint32_t number = lookup(index, id);
-    if (number == QR_ENTRY_NONE)
-        number = entry_make(index, id);
+    const uint32_t number = qr_index_lookup(index, id, true);
     if (number == QR_ENTRY_NONE) {
         pthread_mutex_unlock(&index->lock);
         qr_error_set(e, QUIRE_EFULL,
@@ -217,7 +271,7 @@ quire_status qr_index_find(struct qr_index *index, const uint8_t id[QR_HASH_BYTE
     struct qr_entry *entry = qr_index_entry(index, number);
     entry->refs++;
     *entry_out = number;
-    *state_out = pin_locked(index, entry, out);
+    *state_out = pin_locked(index, number, out);
     pthread_mutex_unlock(&index->lock);
     return QUIRE_OK;
 }
@@ -237,6 +291,54 @@ static void take_slot(struct qr_index *index, uint32_t number, const struct qr_s
     *first = number;
 }
 
+/* A dirty page stands for eviction once it is clean. */
+static void set_dirty(struct qr_index *index, uint32_t number)
+{
+    struct qr_entry *entry = qr_index_entry(index, number);
+
+    entry->node.dirty = 1;
+    atomic_fetch_add(&index->dirty_bytes, entry->slot.bytes);
+}
+
+void qr_index_take(struct qr_index *index, uint32_t number, const struct qr_slot *slot,
+                   const struct qr_place *place)
+{
+    struct qr_entry *entry = qr_index_entry(index, number);
+
+    take_slot(index, number, slot);
+    index->stat.resident++;
+    if (!index->stored || qr_index_stored_of(index, number)->bytes > 0) {
+        qr_evict_link(index->evict, number, place->group, place->order, slot->bytes,
+                      place->hint);
+        return;
+    }
+    entry->node.group = place->group;
+    entry->node.order = place->order & QR_EVICT_ORDER_MAX;
+    set_dirty(index, number);
+}
+
+void qr_index_mark(struct qr_index *index, uint32_t number)
+{
+    struct qr_entry *entry = qr_index_entry(index, number);
+    struct qr_evict_node *node = &entry->node;
+    const bool dirty = qr_index_stored_of(index, number)->bytes == 0;
+
+    if (entry->slot.bytes == 0 || node->doomed || dirty == node->dirty)
+        return;
+    if (dirty) {
+        qr_evict_unlink(index->evict, number, entry->slot.bytes);
+        set_dirty(index, number);
+        return;
+    }
+    node->dirty = 0;
+    atomic_fetch_sub(&index->dirty_bytes, entry->slot.bytes);
+    /* Its session may be gone while others share the page. */
+    const uint32_t group = qr_evict_group_is_open(index->evict, node->group)
+                               ? node->group
+                               : index->spare_group;
+    qr_evict_link(index->evict, number, group, node->order, entry->slot.bytes, QR_ENTRY_NONE);
+}
+
 enum qr_publish qr_index_publish(struct qr_index *index, uint32_t number,
                                  const struct qr_slot *slot, const struct qr_place *place)
 {
@@ -249,12 +351,8 @@ enum qr_publish qr_index_publish(struct qr_index *index, uint32_t number,
         result = QR_PUBLISH_TAKEN;
     else if (entry->node.damaged || (entry->node.tagged && qr_index_tag(entry) != tag))
         result = QR_PUBLISH_DIFFERS;
-    if (result == QR_PUBLISH_DONE) {
-        take_slot(index, number, slot);
-        qr_evict_link(index->evict, number, place->group, place->order, slot->bytes,
-                      place->hint);
-        index->stat.resident++;
-    }
+    if (result == QR_PUBLISH_DONE)
+        qr_index_take(index, number, slot, place);
     pthread_mutex_unlock(&index->lock);
     return result;
 }
@@ -264,7 +362,7 @@ enum qr_page_state qr_index_pin(struct qr_index *index, uint32_t number, struct 
     struct qr_entry *entry = qr_index_entry(index, number);
 
     pthread_mutex_lock(&index->lock);
-    const enum qr_page_state state = pin_locked(index, entry, out);
+    const enum qr_page_state state = pin_locked(index, number, out);
     if (state == QR_PAGE_RESIDENT)
         qr_evict_read(&entry->node);
     pthread_mutex_unlock(&index->lock);
@@ -277,23 +375,26 @@ void qr_index_unpin(struct qr_index *index, uint32_t number)
     struct qr_entry *entry = qr_index_entry(index, number);
     assert(entry->node.pins > 0);
     entry->node.pins--;
-    settle(index, number);
+    qr_index_settle(index, number);
     pthread_mutex_unlock(&index->lock);
 }
 
-void qr_index_quarantine(struct qr_index *index, uint32_t number)
+bool qr_index_quarantine(struct qr_index *index, uint32_t number)
 {
     struct qr_entry *entry = qr_index_entry(index, number);
+    bool other = false;
 
     pthread_mutex_lock(&index->lock);
     assert(entry->node.pins > 0);
     if (!entry->node.doomed) {
         qr_evict_unlink(index->evict, number, entry->slot.bytes);
         entry->node.doomed = 1;
-        entry->node.damaged = 1;
+        other = qr_index_try_stored(index, number);
+        entry->node.damaged = !other;
         qr_counter_add(&index->config.counters->pages_corrupt, 1);
     }
     pthread_mutex_unlock(&index->lock);
+    return other;
 }
 
 void qr_index_ref(struct qr_index *index, const uint32_t *entries, size_t n)
@@ -311,14 +412,19 @@ void qr_index_unref(struct qr_index *index, const uint32_t *entries, size_t n)
         struct qr_entry *entry = qr_index_entry(index, entries[i]);
         assert(entry->refs > 0);
         entry->refs--;
-        settle(index, entries[i]);
+        qr_index_settle(index, entries[i]);
     }
     pthread_mutex_unlock(&index->lock);
 }
 
 uint32_t qr_index_bytes(struct qr_index *index, uint32_t entry)
 {
-    return __atomic_load_n(&qr_index_entry(index, entry)->slot.bytes, __ATOMIC_RELAXED);
+    const uint32_t bytes =
+        __atomic_load_n(&qr_index_entry(index, entry)->slot.bytes, __ATOMIC_RELAXED);
+
+    if (bytes > 0 || !index->stored)
+        return bytes;
+    return __atomic_load_n(&qr_index_stored_of(index, entry)->bytes, __ATOMIC_RELAXED);
 }
 
 void qr_index_id(struct qr_index *index, uint32_t entry, uint8_t out[QR_HASH_BYTES])

@@ -32,6 +32,9 @@ void qr_index_drop_bytes(struct qr_index *index, uint32_t number)
     assert(entry->node.pins == 0 && slot.bytes > 0);
     qr_evict_unlink(index->evict, number, slot.bytes);
     entry->node.doomed = 0;
+    if (entry->node.dirty)
+        atomic_fetch_sub(&index->dirty_bytes, slot.bytes);
+    entry->node.dirty = 0;
     if (entry->region_previous != QR_ENTRY_NONE)
         qr_index_entry(index, entry->region_previous)->region_next = entry->region_next;
     else
@@ -73,7 +76,8 @@ static bool region_is_free_to_go(const struct qr_index *index, uint32_t region)
     if (number == QR_ENTRY_NONE)
         return false;
     for (; number != QR_ENTRY_NONE; number = qr_index_entry(index, number)->region_next) {
-        if (qr_index_entry(index, number)->node.pins > 0)
+        const struct qr_evict_node *node = &qr_index_entry(index, number)->node;
+        if (node->pins > 0 || node->dirty)
             return false;
     }
     return true;

@@ -7,7 +7,7 @@
  * lease past its end may be taken by another writer; until somebody does, its holder goes on.
  * A writer of several processes shares one epoch: the others join what the first one took.
  */
-#include "store_impl.h"
+#include "durable.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -15,6 +15,7 @@
 void qr_session_used(struct qr_session *session)
 {
     atomic_store(&session->used_ms, qr_store_now_ms(session->store));
+    atomic_store(&session->idle_before_ms, 0);
 }
 
 quire_status qr_session_gone(struct qr_error *e, const char *name)
@@ -177,6 +178,25 @@ static quire_status create(struct qr_store *store, uint32_t ns,
     return QUIRE_OK;
 }
 
+/* No writer of a later start may get an epoch again that one of this had. The record is ahead, so
+ * this seldom waits. */
+static quire_status save_epoch(struct qr_session *session, uint64_t epoch, struct qr_error *e)
+{
+    if (!session->store->mover)
+        return QUIRE_OK;
+    pthread_mutex_lock(&session->lock);
+    const bool saved = !session->save.stored || epoch <= session->save.epoch;
+    pthread_mutex_unlock(&session->lock);
+    if (saved)
+        return QUIRE_OK;
+    const quire_status status = qr_durable_wait(session);
+    return status == QUIRE_OK ? status
+                              : qr_error_set(e, status,
+                                             "session \"%s\": its new epoch could not be written "
+                                             "to disk: %s",
+                                             session->name, qr_status_text(status));
+}
+
 /* One try: another caller may create or drop the session between the look-up and ours. */
 static quire_status open_once(struct qr_store *store, uint32_t ns,
                               const struct qr_session_open *open, struct qr_session_info *out,
@@ -188,11 +208,17 @@ static quire_status open_once(struct qr_store *store, uint32_t ns,
     quire_status status;
 
     if (session)
+        status = qr_session_load(session, e);
+    if (session && status == QUIRE_OK)
         status = open_existing(session, open, &epoch, e);
+    else if (session)
+        ; /* it cannot be used now */
     else if (open->create && open->join_epoch == 0)
         status = create(store, ns, open, &session, e);
     else
         status = qr_session_gone(e, open->name);
+    if (status == QUIRE_OK && open->write)
+        status = save_epoch(session, epoch, e);
     if (status == QUIRE_OK)
         status = qr_session_describe(session, out, e);
     if (status == QUIRE_OK)
@@ -268,6 +294,11 @@ quire_status qr_session_drop(struct qr_store *store, uint32_t ns, const char *na
         qr_session_table_remove(session);
         qr_counter_add(&store->counters.sessions_dropped, 1);
     }
+    if (status == QUIRE_OK && store->mover && (status = qr_durable_wait(session)) != QUIRE_OK)
+        (void)qr_error_set(e, status,
+                           "session \"%s\" is gone, but the disk could not note it: it may be "
+                           "back after a restart (%s)",
+                           name, qr_status_text(status));
     qr_session_release(session);
     return status;
 }

@@ -7,8 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "durable.h"
 #include "storage/base/random.h"
-#include "store_impl.h"
 
 /* Lanes seal at their own pace: the first length from which no page is in the way. */
 static uint64_t free_from(const struct qr_session *session)
@@ -143,6 +143,17 @@ static quire_status fork_session(struct qr_session *from, const char *name, uint
     return status;
 }
 
+/* A fork of a session on disk is on disk. */
+static quire_status save_fork(struct qr_session *to, struct qr_error *e)
+{
+    const quire_status status = qr_durable_wait(to);
+
+    if (status == QUIRE_OK)
+        return status;
+    return qr_error_set(e, status, "fork \"%s\" is in memory, but not on disk: %s", to->name,
+                        qr_status_text(status));
+}
+
 quire_status qr_session_fork(struct qr_store *store, uint32_t ns, const char *from_name,
                              const char *to_name, uint64_t length, uint64_t ttl_ms,
                              struct qr_session_info *out, struct qr_error *e)
@@ -152,8 +163,13 @@ quire_status qr_session_fork(struct qr_store *store, uint32_t ns, const char *fr
 
     if (!from)
         return qr_session_gone(e, from_name);
-    quire_status status = fork_session(from, to_name, length, &to, e);
+    quire_status status = qr_session_load(from, e);
+    if (status == QUIRE_OK)
+        status = fork_session(from, to_name, length, &to, e);
     const uint64_t inherited_ms = atomic_load(&from->ttl_ms);
+    pthread_mutex_lock(&from->lock);
+    const bool durable = from->save.stored;
+    pthread_mutex_unlock(&from->lock);
     qr_session_used(from);
     qr_session_release(from);
     if (status != QUIRE_OK)
@@ -161,10 +177,12 @@ quire_status qr_session_fork(struct qr_store *store, uint32_t ns, const char *fr
     atomic_store(&to->ttl_ms, ttl_ms ? ttl_ms : inherited_ms);
     qr_session_used(to);
     status = qr_session_table_add(to, e);
-    if (status == QUIRE_OK) {
+    if (status == QUIRE_OK)
         qr_counter_add(&store->counters.sessions_created, 1);
+    if (status == QUIRE_OK && durable)
+        status = save_fork(to, e);
+    if (status == QUIRE_OK)
         status = qr_session_describe(to, out, e);
-    }
     if (status == QUIRE_OK)
         out->created = true;
     qr_session_release(to);
@@ -180,6 +198,9 @@ static void cut_lane(struct qr_session *session, struct qr_lane *lane, uint64_t 
 
     if (lane->length <= length)
         return;
+    lane->saved.cut_to =
+        lane->saved.cut ? qr_min_u64(lane->saved.cut_to, length) : length;
+    lane->saved.cut = session->store->mover != NULL;
     if (old_sealed > whole) {
         qr_index_unref(session->store->index, lane->pages + whole, old_sealed - whole);
         lane->sealed = whole;
@@ -209,6 +230,8 @@ static quire_status cut(struct qr_session *session, uint64_t length, const uint8
             sealed = session->lanes[i].sealed;
     }
     qr_blocks_cut(&session->blocks, sealed, length, uuid);
+    if (sealed < session->save.cut_blocks)
+        session->save.cut_blocks = sealed;
     return QUIRE_OK;
 }
 
@@ -224,14 +247,21 @@ quire_status qr_session_truncate(struct qr_store *store, uint32_t ns, uint64_t h
         status = qr_session_acquire(store, ns, handle, &session, e);
     if (status != QUIRE_OK)
         return status;
+    status = qr_session_load(session, e);
     pthread_mutex_lock(&session->write_lock);
     pthread_mutex_lock(&session->lock);
-    status = qr_session_check_writer(session, epoch, e);
+    if (status == QUIRE_OK)
+        status = qr_session_check_writer(session, epoch, e);
     if (status == QUIRE_OK)
         status = cut(session, length, uuid, e);
+    const bool durable = session->save.stored || session->save.going;
     pthread_mutex_unlock(&session->lock);
     pthread_mutex_unlock(&session->write_lock);
     qr_session_used(session);
+    if (status == QUIRE_OK && durable && (status = qr_durable_wait(session)) != QUIRE_OK)
+        (void)qr_error_set(e, status,
+                           "session \"%s\" is cut, but the disk could not note it: %s",
+                           session->name, qr_status_text(status));
     if (status == QUIRE_OK)
         status = qr_session_describe(session, out, e);
     qr_session_release(session);

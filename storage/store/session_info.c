@@ -2,7 +2,7 @@
  *
  * What there is of a session: infos, and exactly which tokens are missing.
  */
-#include "store_impl.h"
+#include "durable.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -39,6 +39,24 @@ static void add_lane(const struct qr_session *session, const struct qr_lane *lan
         qr_min_u64(info->sealed, (uint64_t)lane->sealed * session->policy.page_tokens);
 }
 
+/* Of a session that is on disk only, as of its last commit: all lanes count as the shortest. */
+static void fill_stored(const struct qr_session *session, struct qr_session_info *info)
+{
+    const struct qr_session_save *save = &session->save;
+
+    info->length = save->length;
+    info->longest = save->longest;
+    info->sealed = save->sealed_tokens;
+    info->pages = save->pages;
+    info->missing_pages = save->missing_pages;
+    info->page_bytes = save->page_bytes;
+    for (uint32_t l = 0; l < session->model->layer_count; l++) {
+        const struct qr_layer *layer = &session->model->layers[l];
+        info->fp16_bytes += save->length * layer->kv_heads *
+                            ((uint64_t)layer->key_dim + layer->value_dim) * 2;
+    }
+}
+
 static void fill(const struct qr_session *session, struct qr_session_info *info)
 {
     const uint64_t now_ms = qr_store_now_ms(session->store);
@@ -51,11 +69,15 @@ static void fill(const struct qr_session *session, struct qr_session_info *info)
     info->model = session->model;
     info->policy = session->policy;
     info->head_shards = session->head_shards;
-    info->length = qr_session_length(session, &info->longest);
-    info->sealed = UINT64_MAX;
     info->epoch = session->epoch;
     info->leased = session->leased && now_ms < session->lease_end_ms;
     info->ttl_ms = ttl_ms > idle_ms ? ttl_ms - idle_ms : 0;
+    if (!atomic_load(&session->loaded)) {
+        fill_stored(session, info);
+        return;
+    }
+    info->length = qr_session_length(session, &info->longest);
+    info->sealed = UINT64_MAX;
     for (uint32_t i = 0; i < session->lane_count; i++)
         add_lane(session, &session->lanes[i], info);
 }
@@ -81,7 +103,9 @@ quire_status qr_session_info(struct qr_store *store, uint32_t ns, const char *na
 
     if (!session)
         return qr_session_gone(e, name);
-    quire_status status = qr_session_describe(session, out, e);
+    quire_status status = qr_session_load(session, e);
+    if (status == QUIRE_OK)
+        status = qr_session_describe(session, out, e);
     qr_session_release(session);
     return status;
 }
@@ -196,7 +220,9 @@ quire_status qr_session_lookup(struct qr_store *store, uint32_t ns, uint64_t han
     if (status != QUIRE_OK)
         return status;
     qr_session_used(session);
-    status = check_layers(session, what->layer, layers, e);
+    status = qr_session_load(session, e);
+    if (status == QUIRE_OK)
+        status = check_layers(session, what->layer, layers, e);
     if (status == QUIRE_OK && what->position + what->tokens < what->position)
         status = qr_error_set(e, QUIRE_EINVAL,
                               "tokens [%" PRIu64 ", +%" PRIu64 ") pass the end of numbers",

@@ -81,7 +81,8 @@ static void fill_lanes(struct qr_session *session)
                                                  .heads = heads,
                                                  .key_dim = layer->key_dim,
                                                  .value_dim = layer->value_dim,
-                                                 .tail = tails + (size_t)n * session->tail_max};
+                                                 .tail = tails + (size_t)n * session->tail_max,
+                                                 .saved = {.changed = UINT32_MAX}};
         }
     }
 }
@@ -95,21 +96,22 @@ static uint32_t count_lanes(const struct qr_session *session)
     return layers * session->head_shards;
 }
 
-static quire_status make_lanes(struct qr_session *session, struct qr_error *e)
+static size_t lanes_bytes_of(const struct qr_session *session)
 {
-    session->lane_count = count_lanes(session);
-    /* n - sealed * P < P + W tokens, in chunks of P, plus one while a window is cut unevenly.
-     */
-    session->tail_max = session->policy.window / session->policy.page_tokens + 2u;
-    const size_t lanes_bytes =
-        session->lane_count * (sizeof(struct qr_lane) + session->tail_max * sizeof(void *));
+    return session->lane_count *
+           (sizeof(struct qr_lane) + session->tail_max * sizeof(void *));
+}
+
+quire_status qr_session_make_lanes(struct qr_session *session, struct qr_error *e)
+{
+    const size_t lanes_bytes = lanes_bytes_of(session);
     const size_t rows_bytes = session->model->layer_count * sizeof(uint16_t);
-    if (!qr_meta_take(&session->store->meta, lanes_bytes + rows_bytes + sizeof(*session)))
+    if (!qr_meta_take(&session->store->meta, lanes_bytes + rows_bytes))
         return qr_error_set(e, QUIRE_EFULL,
                             "no room for the metadata of a session of %u lanes: drop sessions, "
                             "or raise the budget",
                             session->lane_count);
-    session->meta_bytes = lanes_bytes + rows_bytes + sizeof(*session);
+    session->lanes_meta_bytes = lanes_bytes + rows_bytes;
     session->lanes = calloc(1, lanes_bytes);
     session->lane_row = calloc(1, rows_bytes);
     if (!session->lanes || !session->lane_row)
@@ -138,6 +140,8 @@ quire_status qr_session_make(struct qr_store *store, const struct qr_session_sha
     if (!session)
         return qr_error_set(e, QUIRE_ENOMEM, "no memory for a session");
     session->store = store;
+    memcpy(session->uuid, shape->uuid ? shape->uuid : uuid, sizeof(session->uuid));
+    session->save.cut_blocks = UINT32_MAX;
     session->ns = shape->ns;
     memcpy(session->name, shape->name, strlen(shape->name) + 1);
     session->model = shape->model;
@@ -150,8 +154,19 @@ quire_status qr_session_make(struct qr_store *store, const struct qr_session_sha
     qr_blocks_init(&session->blocks, shape->model->fingerprint, uuid,
                    shape->policy->page_tokens, &store->meta);
     status = check_geometry(session, e);
-    if (status == QUIRE_OK)
-        status = make_lanes(session, e);
+    session->lane_count = count_lanes(session);
+    /* n - sealed * P < P + W tokens, in chunks of P, plus one while a window is cut unevenly.
+     */
+    session->tail_max = session->policy.window / session->policy.page_tokens + 2u;
+    if (status == QUIRE_OK && qr_meta_take(&store->meta, sizeof(*session)))
+        session->meta_bytes = sizeof(*session);
+    else if (status == QUIRE_OK)
+        status = qr_error_set(e, QUIRE_EFULL,
+                              "no room for the record of a session: drop sessions, or raise the "
+                              "budget");
+    if (status == QUIRE_OK && !shape->stub)
+        status = qr_session_make_lanes(session, e);
+    atomic_store(&session->loaded, !shape->stub);
     if (status == QUIRE_OK)
         *out = session;
     else
@@ -198,24 +213,46 @@ static void empty_lane(struct qr_session *session, struct qr_lane *lane)
     lane->length = 0;
 }
 
-void qr_session_empty(struct qr_session *session)
+static void empty(struct qr_session *session)
 {
-    if (session->dead)
-        return;
-    session->dead = true;
     for (uint32_t i = 0; session->lanes && i < session->lane_count; i++)
         empty_lane(session, &session->lanes[i]);
     qr_blocks_free(&session->blocks);
     if (session->group != QR_EVICT_NONE)
         qr_index_group_close(session->store->index, session->group);
+    session->group = QR_EVICT_NONE;
+}
+
+static void free_lanes(struct qr_session *session)
+{
+    qr_meta_give(&session->store->meta, session->lanes_meta_bytes);
+    session->lanes_meta_bytes = 0;
+    free(session->lanes);
+    free(session->lane_row);
+    session->lanes = NULL;
+    session->lane_row = NULL;
+}
+
+void qr_session_unload(struct qr_session *session)
+{
+    atomic_store(&session->loaded, false);
+    empty(session);
+    free_lanes(session);
+}
+
+void qr_session_empty(struct qr_session *session)
+{
+    if (session->dead)
+        return;
+    session->dead = true;
+    empty(session);
 }
 
 void qr_session_free(struct qr_session *session)
 {
     qr_session_empty(session);
     qr_meta_give(&session->store->meta, session->meta_bytes);
-    free(session->lanes);
-    free(session->lane_row);
+    free_lanes(session);
     pthread_mutex_destroy(&session->lock);
     pthread_mutex_destroy(&session->write_lock);
     free(session);

@@ -5,11 +5,13 @@
  * Invariants, under table_lock: `sorted` is ascending by (namespace, name); a session is in it
  * exactly when it has a slot; the table holds one reference to it.
  */
-#include "store_impl.h"
+#include "durable.h"
 
 #include <assert.h>
 #include <inttypes.h>
 #include <string.h>
+
+#define NOTE_MS 10000u /* uses are written down no more often than that */
 
 static int compare(const struct qr_session *session, uint32_t ns, const char *name)
 {
@@ -126,8 +128,7 @@ void qr_session_table_remove(struct qr_session *session)
         qr_session_release(session);
 }
 
-/* The next session of a namespace whose name is above `after` and begins with prefix. */
-static struct qr_session *acquire_next(struct qr_store *store, uint32_t ns, const char *prefix,
+struct qr_session *qr_session_acquire_next(struct qr_store *store, uint32_t ns, const char *prefix,
                                        const char *after)
 {
     struct qr_session *session = NULL;
@@ -156,7 +157,7 @@ quire_status qr_session_list(struct qr_store *store, uint32_t ns, const char *pr
 
     if (after)
         strncpy(last, after, QR_NAME_MAX);
-    while ((session = acquire_next(store, ns, prefix ? prefix : "", last)) != NULL &&
+    while ((session = qr_session_acquire_next(store, ns, prefix ? prefix : "", last)) != NULL &&
            count < capacity) {
         memcpy(last, session->name, sizeof(last));
         if (qr_session_describe(session, &out[count], NULL) == QUIRE_OK)
@@ -188,7 +189,9 @@ static bool outlived(const struct qr_session *session, uint64_t now_ms)
 {
     const uint64_t used_ms = atomic_load(&session->used_ms);
 
-    return now_ms > used_ms && now_ms - used_ms >= atomic_load(&session->ttl_ms);
+    const uint64_t before_ms = atomic_load(&session->idle_before_ms);
+
+    return now_ms > used_ms && now_ms - used_ms + before_ms >= atomic_load(&session->ttl_ms);
 }
 
 /* Dropped when unused for its time to live, not leased, and nobody uses it now. */
@@ -211,6 +214,20 @@ static bool expire(struct qr_session *session, uint64_t now_ms)
     return expired;
 }
 
+/* The record on disk says when the session was last used; it may be an eighth of the time to live
+ * late. */
+static bool wants_note(struct qr_session *session, uint64_t now_ms)
+{
+    const uint64_t used_ms = atomic_load(&session->used_ms);
+
+    pthread_mutex_lock(&session->lock);
+    const bool wants = session->save.stored && used_ms > session->save.used_ms &&
+                       now_ms - session->save.used_ms > atomic_load(&session->ttl_ms) / 8 &&
+                       used_ms - session->save.used_ms > NOTE_MS;
+    pthread_mutex_unlock(&session->lock);
+    return wants;
+}
+
 uint32_t qr_store_tick(struct qr_store *store)
 {
     const uint64_t now_ms = qr_store_now_ms(store);
@@ -219,11 +236,15 @@ uint32_t qr_store_tick(struct qr_store *store)
 
     for (uint32_t place = 0; (session = acquire_at(store, place)) != NULL; place++) {
         if (expire(session, now_ms)) {
+            if (store->mover)
+                qr_durable_want(session, NULL);
             qr_session_table_remove(session);
             qr_counter_add(&store->counters.sessions_expired, 1);
             dropped++;
             place--; /* the next one moved here; 0 wraps back to 0 */
         }
+        else if (store->mover && wants_note(session, now_ms))
+            qr_durable_want(session, NULL);
         qr_session_release(session);
     }
     return dropped;

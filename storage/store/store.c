@@ -2,19 +2,21 @@
  *
  * The store as a whole: start, end, namespaces, models.
  */
-#include "store_impl.h"
+#include "durable.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "storage/base/clock.h"
+#include "storage/base/log.h"
 #include "storage/base/random.h"
 
 #define META_SHARE 12u              /* a twelfth of the budget, 8.3 %, and */
 #define META_BASE_BYTES (16u << 20) /* this, may be metadata */
 #define ENTRY_PER_BYTES 2048u       /* one index entry for so many bytes of budget */
 #define ENTRIES_MIN 65536u
+#define ENTRY_BYTES_MIN 96u
 
 uint64_t qr_store_now_ms(const struct qr_store *store)
 {
@@ -33,9 +35,11 @@ static quire_status check_config(const struct qr_store_config *c, struct qr_erro
     return QUIRE_OK;
 }
 
-static uint32_t entries_max(uint64_t budget_bytes)
+/* With a disk, pages are known that memory has no room for; metadata_limit_bytes bounds them. */
+static uint32_t entries_max(const struct qr_store *store)
 {
-    const uint64_t entries = budget_bytes / ENTRY_PER_BYTES;
+    const uint64_t entries = store->disk ? store->meta.limit_bytes / ENTRY_BYTES_MIN
+                                         : store->config.host_budget_bytes / ENTRY_PER_BYTES;
 
     if (entries < ENTRIES_MIN)
         return ENTRIES_MIN;
@@ -71,15 +75,17 @@ static uint64_t page_tag(const void *bytes)
 
 static quire_status start_parts(struct qr_store *store, struct qr_error *e)
 {
-    const uint64_t budget = store->config.host_budget_bytes;
     const struct qr_index_config index = {
         .tier = store->tier,
+        .disk = store->disk ? qr_disk_tier(store->disk) : NULL,
+        .orphaned = qr_mover_orphan,
+        .arg = store->mover,
         .meta = &store->meta,
         .counters = &store->counters,
-        .entries_max = entries_max(budget),
+        .entries_max = entries_max(store),
         .tag = page_tag,
         /* A group outlives its session while forks share its pages, so at most one a page. */
-        .groups_max = store->config.sessions_max + entries_max(budget),
+        .groups_max = store->config.sessions_max + entries_max(store),
     };
     quire_status status = start_tables(store, e);
 
@@ -94,6 +100,66 @@ static quire_status start_parts(struct qr_store *store, struct qr_error *e)
         qr_pool_create(qr_append_bytes(), QR_APPENDS_MAX, &store->appends) != QUIRE_OK)
         return qr_error_set(e, QUIRE_ENOMEM, "no memory for the store's pools");
     return QUIRE_OK;
+}
+
+/* Pages of no manifest: their deletion was not done when the last process ended. */
+static void note_orphan(void *arg, const uint8_t id[QR_HASH_BYTES],
+                        const struct qr_disk_page *page)
+{
+    if (page->named == 0)
+        qr_mover_orphan(arg, id);
+}
+
+static quire_status open_disk(struct qr_store *store, struct qr_error *e)
+{
+    const struct qr_store_disk_config *from = store->config.disk;
+    struct qr_disk_config config = {.io = from->io,
+                                    .count = from->count,
+                                    .create = true,
+                                    .allow_missing = from->allow_missing,
+                                    .no_uring = from->no_uring,
+                                    .tail_log_bytes = from->tail_log_bytes,
+                                    .tail_segment_bytes = from->tail_segment_bytes,
+                                    .index_cache_bytes = from->index_cache_bytes};
+    struct qr_mover *mover = calloc(1, sizeof(*mover));
+    pthread_condattr_t monotonic;
+
+    if (!mover)
+        return qr_error_set(e, QUIRE_ENOMEM, "no memory for the disk's thread");
+    store->mover = mover;
+    mover->store = store;
+    pthread_mutex_init(&mover->lock, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&mover->work, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    if (qr_pool_create(qr_durable_bytes(), QR_DURABLES_MAX, &store->durables) != QUIRE_OK ||
+        qr_pool_create(qr_page_read_bytes(), QR_READS_MAX, &store->reads) != QUIRE_OK)
+        return qr_error_set(e, QUIRE_ENOMEM, "no memory for the store's pools");
+    memcpy(config.folders, from->folders, sizeof(config.folders));
+    memcpy(config.cap_bytes, from->cap_bytes, sizeof(config.cap_bytes));
+    const quire_status status = qr_disk_open(&config, note_orphan, mover, &store->disk, e);
+    mover->disk = store->disk;
+    return status;
+}
+
+static void close_disk(struct qr_store *store)
+{
+    struct qr_mover *mover = store->mover;
+
+    qr_disk_close(&store->disk);
+    if (store->reads)
+        qr_pool_destroy(&store->reads, NULL);
+    if (store->durables)
+        qr_pool_destroy(&store->durables, NULL);
+    if (!mover)
+        return;
+    free(mover->orphans);
+    free(mover->going);
+    pthread_cond_destroy(&mover->work);
+    pthread_mutex_destroy(&mover->lock);
+    free(mover);
+    store->mover = NULL;
 }
 
 quire_status qr_store_create_on(const struct qr_store_config *config, struct qr_tier *tier,
@@ -111,7 +177,14 @@ quire_status qr_store_create_on(const struct qr_store_config *config, struct qr_
     store->tier = tier;
     store->meta.limit_bytes = config->host_budget_bytes / META_SHARE + META_BASE_BYTES;
     pthread_mutex_init(&store->table_lock, NULL);
-    status = start_parts(store, e);
+    status = config->disk ? open_disk(store, e) : QUIRE_OK;
+    if (status == QUIRE_OK)
+        status = start_parts(store, e);
+    if (status == QUIRE_OK && store->mover)
+        status = qr_durable_open(store, e);
+    if (status == QUIRE_OK && store->mover)
+        status = qr_mover_start(store, e);
+    store->config.disk = NULL; /* the caller's */
     if (status != QUIRE_OK)
         qr_store_destroy(&store);
     else
@@ -143,18 +216,32 @@ static void drop_sessions(struct qr_store *store)
     }
 }
 
+/* What an orderly end leaves behind is there at the next start, durable or not. */
+static void flush_all(struct qr_store *store)
+{
+    for (uint32_t ns = 0; ns < atomic_load(&store->namespace_count); ns++) {
+        struct qr_error e = {0};
+        if (qr_store_flush(store, ns, &e) != QUIRE_OK)
+            QR_LOG(QR_LOG_ERROR, "disk.not_flushed", QR_LOG_STR("why", e.text));
+    }
+}
+
 void qr_store_destroy(struct qr_store **store)
 {
     struct qr_store *s = *store;
 
     if (!s)
         return;
+    if (s->mover && s->mover->runs)
+        flush_all(s);
+    qr_mover_stop(s);
     drop_sessions(s);
     qr_pool_destroy(&s->appends, qr_append_end);
     qr_pool_destroy(&s->cursors, NULL);
     qr_pool_destroy(&s->chunks, NULL);
     qr_workers_destroy(&s->workers);
     qr_index_destroy(&s->index);
+    close_disk(s);
     s->tier->ops->destroy(&s->tier);
     for (uint32_t i = 0; s->models && i < s->model_count; i++)
         free(s->models[i]);
@@ -175,7 +262,7 @@ static uint32_t namespace_find(struct qr_store *store, const char *name)
     const uint32_t count = atomic_load(&store->namespace_count);
 
     for (uint32_t i = 0; i < count; i++) {
-        if (strcmp(store->namespaces[i].name, name) == 0)
+        if (store->namespaces[i].used && strcmp(store->namespaces[i].name, name) == 0)
             return i;
     }
     return count;
@@ -198,6 +285,7 @@ quire_status qr_store_namespace(struct qr_store *store, const char *name, uint32
         struct qr_namespace *ns = &store->namespaces[i];
         status = qr_random_fill(ns->secret, sizeof(ns->secret), e);
         memcpy(ns->name, name, strlen(name) + 1);
+        ns->used = true;
         if (status == QUIRE_OK)
             atomic_store(&store->namespace_count, count + 1);
     }

@@ -18,6 +18,19 @@
 
 struct qr_store;
 
+#define QR_STORE_FOLDERS_MAX 16u
+
+/** The disk tier, see storage/tier/tier_disk.h for what each means. */
+struct qr_store_disk_config {
+    const char *folders[QR_STORE_FOLDERS_MAX];
+    uint64_t cap_bytes[QR_STORE_FOLDERS_MAX];
+    uint32_t count;
+    bool allow_missing, no_uring;
+    uint64_t tail_log_bytes, index_cache_bytes; /* 0: the defaults */
+    uint32_t tail_segment_bytes;
+    void *io; /* struct qr_disk_io of tests; NULL: the system's */
+};
+
 struct qr_store_config {
     uint64_t host_budget_bytes; /* pages and tails together, hard */
     uint32_t sessions_max, models_max;
@@ -25,6 +38,7 @@ struct qr_store_config {
     uint64_t ttl_ms;         /* default time to live */
     uint32_t attend_threads; /* workers for attend, >= 1 */
     int huge_pages;
+    const struct qr_store_disk_config *disk; /* NULL: host memory only; read at creation */
     uint64_t (*clock_ms)(void); /* monotonic; NULL: the system's. Tests own time through it */
 };
 
@@ -110,6 +124,13 @@ struct qr_token_range {
     uint64_t position, tokens;
     uint32_t layer, shard;
 };
+/** Make everything durable that the session has now; waits. EUNSUPPORTED without a disk tier,
+ * ENOTFOUND, EFULL, EIO. */
+quire_status qr_session_flush(struct qr_store *store, uint32_t ns, uint64_t session,
+                              struct qr_session_info *out, struct qr_error *e);
+/** The same of every session of a namespace. */
+quire_status qr_store_flush(struct qr_store *store, uint32_t ns, struct qr_error *e);
+
 /** Exactly what is missing of [position, +tokens) x [first_layer, +layers); *more_out when
  * capacity was too small. ERANGE past the end of any lane named. */
 quire_status qr_session_lookup(struct qr_store *store, uint32_t ns, uint64_t session,
@@ -129,11 +150,19 @@ struct qr_source {
     uint64_t bytes; /* left */
 };
 
+/** Whether what an append left in memory is on disk now, with all that the session had before it.
+ * Fires once, on any thread, when the append returned OK and was durable; must not call the
+ * store. EFULL (retry hint), EIO, ETIMEOUT: memory has it, the disk has not; appending the same
+ * again tries again. */
+typedef void qr_durable_done(void *arg, quire_status status, const struct qr_error *e);
+
 struct qr_append {
     uint64_t session, epoch, position;
     uint32_t tokens, first_layer, layers, shard;
     enum qr_dtype dtype;
     bool durable;              /* EUNSUPPORTED without a disk tier */
+    qr_durable_done *done;     /* with durable: see there; NULL: the call waits */
+    void *arg;
     const uint32_t *token_ids; /* NULL or [tokens] */
 };
 struct qr_append_result {
@@ -168,7 +197,12 @@ struct qr_fetch {
     uint32_t first_layer, layers, first_head, heads; /* heads 0 = all */
 };
 
-enum qr_part_status { QR_PART_OK = 0, QR_PART_MISSING = 1, QR_PART_CORRUPT = 2 };
+enum qr_part_status {
+    QR_PART_OK = 0,
+    QR_PART_MISSING = 1,
+    QR_PART_CORRUPT = 2,
+    QR_PART_LATER = 3 /* inside the store only */
+};
 
 /** One step of a fetch: a verified page, rows of a tail, or a hole. */
 struct qr_part {
@@ -189,9 +223,14 @@ struct qr_fetch_cursor;
  * the cursor is pooled. */
 quire_status qr_fetch_open(struct qr_store *store, uint32_t ns, const struct qr_fetch *fetch,
                            struct qr_fetch_cursor **out, struct qr_error *e);
-/** Next part, looked up, pinned and verified in one step; false at the end. One thread at a
- * time. */
-bool qr_fetch_next(struct qr_fetch_cursor *cursor, struct qr_part *out);
+enum qr_fetch_step {
+    QR_FETCH_END = 0,
+    QR_FETCH_PART = 1,
+    QR_FETCH_LATER = 2 /* the next page is being read from the disk: ask again */
+};
+/** Next part, looked up, pinned and verified in one step; asks for pages ahead of it. Never waits.
+ * One thread at a time. */
+enum qr_fetch_step qr_fetch_next(struct qr_fetch_cursor *cursor, struct qr_part *out);
 /** Unpin. Any thread, also after the cursor is closed; never blocks for long, takes no session
  * lock. */
 void qr_part_release(struct qr_store *store, void *pin);

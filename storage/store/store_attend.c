@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "attend_plan.h"
+#include "durable.h"
 #include "fetch.h"
 
 /* What a unit needs while it runs; one allocation. */
@@ -26,7 +27,10 @@ struct unit_run {
     float *acc_floats;
     void *scratch;
     void *memory;
+    uint64_t asked; /* blocks below are asked for */
 };
+
+#define ATTEND_AHEAD 8u /* pages that each unit asks for ahead */
 
 static void fail(struct qr_attend_plan *plan, const struct qr_error *cause)
 {
@@ -202,16 +206,35 @@ static void note_missing(struct qr_attend_plan *plan, const struct qr_part *part
     pthread_mutex_unlock(&plan->lock);
 }
 
+/* The next pages of the unit, while this one is computed. */
+static void ask_ahead(struct unit_run *run, uint64_t position, struct qr_ahead *ahead)
+{
+    struct qr_session *session = run->plan->session;
+    const uint32_t page_tokens = session->policy.page_tokens;
+    const uint64_t block = position / page_tokens;
+    const uint64_t end = (run->unit->last + page_tokens - 1) / page_tokens;
+
+    qr_ahead_pass(session->store, ahead, block);
+    for (uint64_t b = run->asked > block ? run->asked : block;
+         b < end && b < block + ATTEND_AHEAD; b++) {
+        if (!qr_ahead_ask(session, run->unit->lane, (uint32_t)b, b, ahead))
+            break;
+        run->asked = b + 1;
+    }
+}
+
 static void walk(struct unit_run *run)
 {
     struct qr_attend_plan *plan = run->plan;
     struct qr_store *store = plan->session->store;
     uint64_t position = run->unit->first;
     uint64_t pages = 0;
+    struct qr_ahead ahead = {.first = 0};
 
     while (position < run->unit->last && !stopped(plan)) {
         struct qr_part part;
-        qr_lane_read(plan->session, run->unit->lane, position, run->unit->last, &part);
+        ask_ahead(run, position, &ahead);
+        qr_lane_read(plan->session, run->unit->lane, position, run->unit->last, true, &part);
         if (part.status == QR_PART_OK)
             attend_part(run, &part);
         else
@@ -220,6 +243,7 @@ static void walk(struct unit_run *run)
         position += part.tokens;
         pages += part.page != NULL;
     }
+    qr_ahead_clear(store, &ahead);
     qr_counter_add(&store->counters.attend_pages, pages);
 }
 
@@ -354,7 +378,9 @@ quire_status qr_store_attend(struct qr_store *store, uint32_t ns,
     if (status != QUIRE_OK)
         return status;
     qr_session_used(plan.session);
-    status = qr_attend_check(plan.session, attend, &sizes[0], &sizes[1], &sizes[2], e);
+    status = qr_session_load(plan.session, e);
+    if (status == QUIRE_OK)
+        status = qr_attend_check(plan.session, attend, &sizes[0], &sizes[1], &sizes[2], e);
     if (status == QUIRE_OK) {
         if (missing) {
             missing->count = 0;

@@ -26,13 +26,48 @@
 #define QR_NAMESPACES_MAX 1024u
 #define QR_CURSORS_MAX 4096u
 #define QR_APPENDS_MAX 1024u /* appends under way at once */
+#define QR_DURABLES_MAX 65536u /* durable appends waiting at once */
+#define QR_RETRY_DISK_MS 1000u /* the disk is full, or does not answer */
 #define QR_RETRY_BUSY_MS 50u /* a pool of calls under way is empty */
 #define QR_CHUNKS_MAX (1u << 22)
 #define QR_SESSION_SLOT_BITS 24u /* sessions_max <= 2^24; handle = sequence << 24 | slot */
 
+struct qr_mover;
+struct qr_waiter;
+
 struct qr_namespace {
     char name[QR_NAME_MAX + 1];
     uint8_t secret[QR_HASH_BYTES];
+    bool used; /* false: a gap that the disk's namespaces left */
+};
+
+/** What the disk has of a lane; guarded by the session's lock. */
+struct qr_lane_saved {
+    uint32_t sealed;       /* blocks with a manifest entry */
+    uint32_t changed;      /* first of them whose page was replaced since; UINT32_MAX: none */
+    uint64_t length;       /* tokens */
+    uint64_t cut_sequence; /* of the lane record */
+    uint64_t cut_length;
+    bool cut; /* was cut since, to `cut_to` tokens */
+    uint64_t cut_to;
+};
+
+/** What the mover knows of a session; guarded by its lock unless said otherwise. */
+struct qr_session_save {
+    bool queued, running;
+    uint64_t wanted; /* tickets given out */
+    struct qr_waiter *waiters;
+    struct qr_session *next; /* in the mover's queue */
+    /* guarded by the session's lock: */
+    bool stored;         /* its record is on disk */
+    bool going;          /* parts of it are, and it is marked as going */
+    uint32_t blocks;     /* block ids on disk */
+    uint32_t cut_blocks; /* lowest number of them since the last cut round */
+    uint64_t epoch;      /* of its record */
+    uint64_t created_us;
+    uint64_t used_ms; /* when it was last saved */
+    uint64_t length, longest, sealed_tokens, pages, missing_pages, page_bytes; /* of a session
+                                                                    that is not loaded */
 };
 
 /** One (layer, head shard) of a session. Geometry is const, the rest guarded by the session's
@@ -45,6 +80,7 @@ struct qr_lane {
     uint32_t sealed, pages_capacity;
     struct qr_chunk **tail; /* [session.tail_max]: chunks of blocks sealed, sealed + 1, ... */
     uint32_t tail_count;
+    struct qr_lane_saved saved;
 };
 
 struct qr_session {
@@ -58,10 +94,13 @@ struct qr_session {
     uint16_t *lane_row; /* [layers]: lane = lane_row * head_shards + shard; QR_NO_LANE */
     uint32_t lane_count, tail_max;
     uint32_t group;      /* of eviction */
-    uint64_t meta_bytes; /* counted for the fixed parts */
+    uint64_t meta_bytes, lanes_meta_bytes; /* counted for the fixed parts */
+    uint8_t uuid[16];    /* its name on disk */
 
+    atomic_bool loaded;       /* atomic: lanes are in memory; set under both locks */
     _Atomic uint32_t refs;    /* atomic: the table and whoever uses it now */
     _Atomic uint64_t used_ms; /* atomic: last use, for the time to live */
+    _Atomic uint64_t idle_before_ms; /* atomic: idle before the clock began; 0 once used */
     _Atomic uint64_t ttl_ms;  /* atomic */
 
     pthread_mutex_t write_lock; /* one mutation at a time; held across encoding */
@@ -72,6 +111,7 @@ struct qr_session {
     uint32_t lease_ms;
     struct qr_lane *lanes;   /* guarded by both */
     struct qr_blocks blocks; /* guarded by both */
+    struct qr_session_save save;
 };
 #define QR_NO_LANE UINT16_MAX
 
@@ -86,6 +126,11 @@ struct qr_store {
     struct qr_index *index;                     /* const */
     struct qr_workers *workers;                 /* const */
     struct qr_pool *chunks, *cursors, *appends; /* const */
+    struct qr_pool *durables; /* const; of append.c; NULL without a disk, as are the next ones */
+    struct qr_pool *reads;    /* const; of page_read.c */
+    struct qr_mover *mover;   /* const */
+    struct qr_disk *disk;     /* const */
+    _Atomic uint64_t ahead_bytes; /* atomic: asked for ahead by all readers */
     struct qr_meta meta;
     struct qr_counters counters;
 
@@ -116,6 +161,9 @@ quire_status qr_session_acquire(struct qr_store *store, uint32_t ns, uint64_t ha
 /** Session of a name, with a reference; NULL when there is none. */
 struct qr_session *qr_session_acquire_name(struct qr_store *store, uint32_t ns,
                                            const char *name);
+/** The next session of a namespace whose name is above `after` and begins with prefix; NULL. */
+struct qr_session *qr_session_acquire_next(struct qr_store *store, uint32_t ns,
+                                           const char *prefix, const char *after);
 void qr_session_release(struct qr_session *session);
 /** Put a new session in the table (one reference for the table): EEXIST when the name is taken,
  * EFULL. Sets its handle. */
@@ -131,10 +179,17 @@ struct qr_session_shape {
     const char *name;
     const struct qr_model *model;
     const struct qr_policy *policy;
+    bool stub;           /* of a session on disk: loaded when it is used */
+    const uint8_t *uuid; /* NULL: a new one */
 };
-/** Not in the table yet, one reference. EINVAL, EFULL, ENOMEM, ETOOBIG. */
+/** Not in the table yet, one reference, without lanes when `stub`. EINVAL, EFULL, ENOMEM,
+ * ETOOBIG. */
 quire_status qr_session_make(struct qr_store *store, const struct qr_session_shape *shape,
                              struct qr_session **out, struct qr_error *e);
+/** Lanes, all empty. EFULL, ENOMEM. */
+quire_status qr_session_make_lanes(struct qr_session *session, struct qr_error *e);
+/** Give back what lanes and block ids hold, so that it can be loaded anew. Both locks held. */
+void qr_session_unload(struct qr_session *session);
 /** Give back everything it holds and mark it dead. Both locks held. */
 void qr_session_empty(struct qr_session *session);
 /** Free the record; called by the last qr_session_release. */
@@ -169,6 +224,8 @@ void qr_lane_page_id(const struct qr_session *session, const struct qr_lane *lan
 struct qr_found {
     uint32_t block, entry;
     bool is_page;
+    enum qr_want want;
+    struct qr_slot disk; /* where it is to be read from */
     uint8_t block_id[QR_HASH_BYTES];
     struct qr_pinned pinned;
 };
@@ -190,6 +247,8 @@ void qr_chunk_rows(const struct qr_session *session, const struct qr_lane *lane,
 
 size_t qr_cursor_bytes(void);
 size_t qr_append_bytes(void);
+size_t qr_page_read_bytes(void);
+size_t qr_durable_bytes(void);
 /** Free what an append record owns between uses. */
 void qr_append_end(void *object);
 

@@ -8,6 +8,8 @@
 
 #include "tests/test.h"
 
+#include <unistd.h>
+
 #include "storage/codec/codec.h"
 #include "storage/store/store_impl.h"
 
@@ -73,19 +75,25 @@ static inline struct qr_store_config fixture_config(uint64_t budget_bytes)
                                     .clock_ms = fixture_clock};
 }
 
-static inline void fixture_start(struct fixture *f, uint64_t budget_bytes)
+static inline void fixture_start_with(struct fixture *f, const struct qr_store_config *config)
 {
-    const struct qr_store_config config = fixture_config(budget_bytes);
     struct qr_error e = {0};
 
     memset(f, 0, sizeof(*f));
     f->head_shards = 1;
     fixture_model(&f->model);
     fixture_policy(&f->policy);
-    if (qr_store_create(&config, &f->store, &e) != QUIRE_OK)
+    if (qr_store_create(config, &f->store, &e) != QUIRE_OK)
         fail_msg("%s", e.text);
     assert_ok(qr_store_namespace(f->store, "tests", &f->ns, NULL));
     assert_ok(qr_store_model_put(f->store, &f->model, NULL));
+}
+
+static inline void fixture_start(struct fixture *f, uint64_t budget_bytes)
+{
+    const struct qr_store_config config = fixture_config(budget_bytes);
+
+    fixture_start_with(f, &config);
 }
 
 static inline void fixture_end(struct fixture *f)
@@ -306,7 +314,12 @@ static inline struct fixture_seen fixture_fetch(struct fixture *f, const struct 
 
     if (qr_fetch_open(f->store, f->ns, fetch, &cursor, &e) != QUIRE_OK)
         fail_msg("%s", e.text);
-    while (qr_fetch_next(cursor, &part)) {
+    enum qr_fetch_step step;
+    while ((step = qr_fetch_next(cursor, &part)) != QR_FETCH_END) {
+        if (step == QR_FETCH_LATER) {
+            usleep(100);
+            continue;
+        }
         const uint64_t this_lane = (uint64_t)part.layer << 32 | part.first_head;
         if (seen.tokens > 0 && this_lane != lane) {
             assert_true(this_lane > lane);
@@ -355,7 +368,7 @@ static inline struct fixture_seen fixture_fetch_all(struct fixture *f,
 
 static inline double fixture_metric(struct fixture *f, const char *name)
 {
-    struct qr_metric metrics[64];
+    struct qr_metric metrics[128];
     const size_t n = qr_store_metrics(f->store, metrics, ARRAY_LEN(metrics));
 
     assert_true(n <= ARRAY_LEN(metrics));
