@@ -234,6 +234,29 @@ quire_status quire_session_truncate(quire_session *session, uint64_t length)
                             &quire__v1__session_info__descriptor, true);
 }
 
+static quire_status flush(struct quire_client *client, uint64_t session)
+{
+    Quire__V1__FlushRequest request = QUIRE__V1__FLUSH_REQUEST__INIT;
+
+    request.session = session;
+    return qr_control_plain(client, QR_METHOD_FLUSH, &request.base,
+                            &quire__v1__flush_reply__descriptor, true);
+}
+
+quire_status quire_session_flush(quire_session *session)
+{
+    if (!session)
+        return qr_client_fail_text(QUIRE_EINVAL, "session is NULL");
+    return flush(session->client, session->handle);
+}
+
+quire_status quire_flush(quire_client *client)
+{
+    if (!client)
+        return qr_client_fail_text(QUIRE_EINVAL, "client is NULL");
+    return flush(client, 0);
+}
+
 /* ---- what the handle knows by itself ---------------------------------------------------- */
 
 quire_status quire_session_layer(const quire_session *session, uint32_t layer,

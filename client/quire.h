@@ -266,6 +266,11 @@ QUIRE_API quire_status quire_session_touch(quire_session *session, uint64_t ttl_
 /** Cut to `length` tokens (writers). Whole pages go; a cut inside a page needs `length` >=
  * sealed tokens. ERANGE past the end. */
 QUIRE_API quire_status quire_session_truncate(quire_session *session, uint64_t length);
+/** Wait until everything that the session has now is on disk. Any handle of it will do, a
+ * reader's too. EUNSUPPORTED (the server has no disk), ENOTFOUND, EFULL, EIO. */
+QUIRE_API quire_status quire_session_flush(quire_session *session);
+/** The same of every session of this client's namespace. */
+QUIRE_API quire_status quire_flush(quire_client *client);
 /** Copy-on-write fork of `from` at `length` tokens under a new name. A length that lies inside
  * a page which some lane has sealed already (lanes may be ahead of each other) is EINVAL, and
  * the text names lengths that work; 0: the largest length that works, which is the committed

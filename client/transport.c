@@ -21,6 +21,7 @@ static const char *const method_paths[QR_METHOD_COUNT] = {
     [QR_METHOD_FORK_SESSION] = "/quire.v1.Quire/ForkSession",
     [QR_METHOD_TOUCH_SESSION] = "/quire.v1.Quire/TouchSession",
     [QR_METHOD_TRUNCATE_SESSION] = "/quire.v1.Quire/TruncateSession",
+    [QR_METHOD_FLUSH] = "/quire.v1.Quire/Flush",
     [QR_METHOD_LOOKUP] = "/quire.v1.Quire/Lookup",
     [QR_METHOD_APPEND] = "/quire.v1.Quire/Append",
     [QR_METHOD_APPEND_STREAM] = "/quire.v1.Quire/AppendStream",

@@ -104,6 +104,11 @@ static bool read_number(enum qr_option_type type, const char *value, uint64_t *o
     return false;
 }
 
+bool qr_config_size(const char *text, uint64_t *out)
+{
+    return read_number(QR_TYPE_SIZE, text, out);
+}
+
 static quire_status set_number(const struct qr_option_row *row, const char *value,
                                const char *origin, uint64_t *out, struct qr_error *e)
 {
@@ -180,7 +185,8 @@ static quire_status check_text(const struct qr_option_row *row, const char *valu
 /* Items are joined by commas: an empty one would end the list early. */
 static bool has_empty_item(const char *value)
 {
-    return value[0] == ',' || strstr(value, ",,") || value[strlen(value) - 1] == ',';
+    return value[0] &&
+           (value[0] == ',' || strstr(value, ",,") || value[strlen(value) - 1] == ',');
 }
 
 static quire_status set_text(const struct qr_option_row *row, struct qr_option_value *target,

@@ -41,6 +41,9 @@ const struct qr_option_row *qr_option_row(enum qr_option option);
 
 #define QR_OPTION_TEXT_MAX 1023
 
+/** "10GiB" to bytes; false: it is no size. */
+bool qr_config_size(const char *text, uint64_t *out);
+
 struct qr_option_value {
     uint64_t number;                   /* SIZE: bytes; DURATION: ms; COUNT; BOOL: 0 or 1 */
     char text[QR_OPTION_TEXT_MAX + 1]; /* CHOICE, TEXT; LIST: items joined by commas */

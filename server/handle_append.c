@@ -57,9 +57,13 @@ static quire_status append_pages(struct qr_service *service, uint32_t ns,
     struct qr_wire_cursor at = view->all, page;
     uint32_t repeated = 0;
 
+    const bool durable = append->durable;
+    size_t left = view->page_count;
+
     append->tokens = view->fields.tokens / (uint32_t)view->page_count;
     while (qr_wire_append_next_page(&at, &page)) {
         struct payload payload = payload_of(page);
+        append->durable = durable && --left == 0; /* and with the last all before it */
         const quire_status status = qr_append_page(service->store, ns, append,
                                                    (size_t)page.bytes, &payload.source, out, e);
         if (status)
@@ -90,6 +94,14 @@ static quire_status copy_token_ids(const struct qr_request *request,
     return QUIRE_OK;
 }
 
+/* On a thread of the disk: the append is durable, or could not be made so. */
+static void durable_done(void *arg, quire_status status, const struct qr_error *e)
+{
+    struct qr_hold *hold = arg;
+
+    hold->release(hold, status ? e : NULL);
+}
+
 quire_status qr_handle_append(void *arg, const struct qr_request *request, size_t *reply_bytes,
                               struct qr_error *e)
 {
@@ -115,7 +127,9 @@ quire_status qr_handle_append(void *arg, const struct qr_request *request, size_
                                .layers = f->layers,
                                .shard = f->shard,
                                .dtype = (enum qr_dtype)f->dtype,
-                               .durable = f->durability == 1,
+                               .durable = f->durability == 1 || service->durable_always,
+                               .done = request->hold ? durable_done : NULL,
+                               .arg = request->hold,
                                .token_ids = token_ids};
     if (view.page_count) {
         status = append_pages(service, request->ns, &append, &view, &result, e);
@@ -125,6 +139,7 @@ quire_status qr_handle_append(void *arg, const struct qr_request *request, size_
     }
     if (status)
         return qr_service_explain(service, status, e);
+    *request->held = append.durable && request->hold;
 
     Quire__V1__AppendReply reply = QUIRE__V1__APPEND_REPLY__INIT;
     reply.length = result.length;

@@ -153,6 +153,31 @@ quire_status qr_handle_get_session(void *arg, const struct qr_request *request,
     return reply_info(service, request, status, &info, reply_bytes, e);
 }
 
+quire_status qr_handle_flush(void *arg, const struct qr_request *request, size_t *reply_bytes,
+                             struct qr_error *e)
+{
+    struct qr_service *service = arg;
+    ProtobufCMessage *message = NULL;
+    Quire__V1__FlushReply reply = QUIRE__V1__FLUSH_REPLY__INIT;
+    struct info_message info_message;
+    struct qr_session_info info;
+    quire_status status =
+        qr_request_unpack(request, &quire__v1__flush_request__descriptor, &message, e);
+
+    if (status)
+        return status;
+    const Quire__V1__FlushRequest *m = (Quire__V1__FlushRequest *)message;
+    status = m->session ? qr_session_flush(service->store, request->ns, m->session, &info, e)
+                        : qr_store_flush(service->store, request->ns, e);
+    if (status)
+        return qr_service_explain(service, status, e);
+    if (m->session) {
+        info_to(&info, &info_message);
+        reply.info = &info_message.message;
+    }
+    return qr_reply_pack(request, &reply.base, reply_bytes, e);
+}
+
 struct list {
     struct qr_session_info infos[LIST_MAX];
     struct info_message messages[LIST_MAX];

@@ -115,8 +115,52 @@ static quire_status set_up_addresses(struct quired *d, struct qr_error *e)
     return status;
 }
 
+/* A small log has small segments: at least six, so that they come and go. */
+static uint32_t tail_segment_bytes(uint64_t log_bytes)
+{
+    const uint64_t share = log_bytes / 6 / 4096 * 4096;
+
+    return share < 64u << 20 ? (uint32_t)share : 64u << 20;
+}
+
+/* "FOLDER=SIZE" items of `disk`; the texts are the caller's. */
+static quire_status disk_folders(struct quired *d,
+                                 char texts[QR_STORE_FOLDERS_MAX][QR_OPTION_TEXT_MAX + 1],
+                                 struct qr_store_disk_config *out, struct qr_error *e)
+{
+    char item[QR_OPTION_TEXT_MAX + 1];
+
+    for (uint32_t i = 0; qr_config_item(&d->config, QR_OPTION_disk, i, item); i++) {
+        char *equals = strrchr(item, '=');
+        if (i == QR_STORE_FOLDERS_MAX)
+            return qr_error_set(e, QUIRE_ETOOBIG, "disk: more than %u folders",
+                                QR_STORE_FOLDERS_MAX);
+        if (!equals || equals == item || !qr_config_size(equals + 1, &out->cap_bytes[i]))
+            return qr_error_set(e, QUIRE_EINVAL,
+                                "disk: \"%.100s\" must be FOLDER=SIZE, as in "
+                                "/var/lib/quire=100GiB",
+                                item);
+        *equals = 0;
+        memcpy(texts[i], item, strlen(item) + 1);
+        out->folders[i] = texts[i];
+        out->count = i + 1;
+    }
+    return QUIRE_OK;
+}
+
 static quire_status set_up_store(struct quired *d, struct qr_error *e)
 {
+    static char texts[QR_STORE_FOLDERS_MAX][QR_OPTION_TEXT_MAX + 1];
+    struct qr_store_disk_config disk = {
+        .allow_missing = number(d, QR_OPTION_disk_missing) != 0,
+        .no_uring = number(d, QR_OPTION_io_uring) == 0,
+        .tail_log_bytes = number(d, QR_OPTION_tail_log),
+        .tail_segment_bytes = tail_segment_bytes(number(d, QR_OPTION_tail_log)),
+        .index_cache_bytes = number(d, QR_OPTION_index_cache),
+    };
+    const quire_status status = disk_folders(d, texts, &disk, e);
+    if (status)
+        return status;
     const struct qr_store_config config = {
         .host_budget_bytes = number(d, QR_OPTION_memory),
         .sessions_max = (uint32_t)number(d, QR_OPTION_max_sessions),
@@ -125,6 +169,7 @@ static quire_status set_up_store(struct quired *d, struct qr_error *e)
         .ttl_ms = number(d, QR_OPTION_ttl),
         .attend_threads = (uint32_t)number(d, QR_OPTION_attend_threads),
         .huge_pages = (int)number(d, QR_OPTION_huge_pages),
+        .disk = disk.count ? &disk : NULL,
     };
 
     return qr_store_create(&config, &d->store, e);
@@ -160,6 +205,8 @@ static quire_status set_up_rpc(struct quired *d, struct qr_error *e)
         .deferred_threads =
             attend_threads < DEFERRED_THREADS_MAX ? attend_threads : DEFERRED_THREADS_MAX,
         .deferred_max = (uint32_t)number(d, QR_OPTION_max_attends),
+        .waiting_threads =
+            d->service->has_disk ? (uint32_t)number(d, QR_OPTION_control_threads) : 0,
         .message_bytes_max = number(d, QR_OPTION_max_message_bytes),
         .wire_memory_bytes = number(d, QR_OPTION_wire_memory),
         .stall_ms = (uint32_t)number(d, QR_OPTION_stall_timeout),
@@ -290,6 +337,8 @@ static void trim(const struct quired *d)
 {
     const uint64_t memory = number(d, QR_OPTION_memory);
 
+    if (d->service->has_disk) /* the disk's buffers and index come on top */
+        return;
     if (resident_bytes() > memory + memory / 10 + OVERHEAD_BYTES)
         (void)malloc_trim(0);
 }

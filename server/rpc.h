@@ -19,6 +19,13 @@ struct qr_scratch {
     size_t reply_capacity;
 };
 
+/** A reply that is held back until what it says is true. */
+struct qr_hold {
+    /** Send the reply, or with `e` an error in its place. Once; any thread; must not be called
+     * with a lock that a handler takes. */
+    void (*release)(struct qr_hold *hold, const struct qr_error *e);
+};
+
 /** One received message and who sent it. */
 struct qr_request {
     uint32_t ns;                              /* namespace of the caller */
@@ -27,6 +34,9 @@ struct qr_request {
     uint64_t bytes;
     struct qr_scratch *scratch;
     const atomic_bool *canceled; /* becomes true when nobody waits for the reply */
+    struct qr_hold *hold;        /* NULL: replies of this method cannot be held back */
+    bool *held; /* set by a handler that returns OK, and then releases `hold`, perhaps before it
+                   returns */
 };
 
 /** Answer one message: pack the reply into scratch->reply and set *reply_bytes. Any status but
@@ -79,6 +89,7 @@ struct qr_stream_ops {
 enum qr_method_kind {
     QR_METHOD_UNARY,        /* answered on the message thread: short */
     QR_METHOD_DEFERRED,     /* answered on another thread: may compute for long */
+    QR_METHOD_WAITING,      /* the same on threads of their own: may wait for the disk */
     QR_METHOD_STREAM,       /* one message in, chunks out */
     QR_METHOD_CONVERSATION, /* many in, one out for each, in order */
     QR_METHOD_WATCH         /* one in; answered at once and again after each qr_rpc_notify that
@@ -89,6 +100,7 @@ struct qr_method {
     const char *path; /* "/quire.v1.Quire/Hello" */
     enum qr_method_kind kind;
     bool always;                        /* answered while draining, too */
+    bool holds;                         /* UNARY, CONVERSATION: replies may be held back */
     qr_handler *handle;                 /* all but STREAM */
     const struct qr_stream_ops *stream; /* STREAM */
 };
@@ -109,6 +121,7 @@ struct qr_rpc_config {
                              struct qr_error *e);
     void (*release)(void *service, void *pin); /* any thread */
     uint32_t threads, calls_max, pins_max, deferred_threads, deferred_max;
+    uint32_t waiting_threads; /* 0: WAITING methods are UNARY ones */
     uint64_t message_bytes_max, wire_memory_bytes;
     uint32_t stall_ms, handshake_ms;
 };

@@ -244,6 +244,8 @@ quire_status qr_call_request(struct qr_call *call, struct qr_scratch *scratch,
                                .bytes = g.bytes,
                                .scratch = scratch,
                                .canceled = &call->canceled};
+    call->held = false;
+    out->held = &call->held;
     qr_counter_add(&rpc->bytes_in, g.bytes);
     return QUIRE_OK;
 }
@@ -279,19 +281,23 @@ static void answer(struct qr_call *call)
     quire_status status =
         qr_call_request(call, &worker->scratch, worker->fragments, worker->flat, &request, &e);
 
+    if (!status && call->method->holds) {
+        qr_call_handle_held(call, &request);
+        return;
+    }
     if (!status)
         status = qr_call_handle(call, &request, &message, &e);
     qr_call_finish(call, message, status ? &e : NULL);
 }
 
-static void defer(struct qr_call *call)
+static void defer(struct qr_call *call, struct qr_deferred *deferred)
 {
     struct qr_error e = {0};
 
     /* From here on the other thread owns the call's batch (rpc_call.h, invariant 3). */
     call->batch_out = true;
     call->finishing = true;
-    if (qr_deferred_put(call->worker->rpc->deferred, call, &e)) {
+    if (qr_deferred_put(deferred, call, &e)) {
         qr_counter_add(&call->worker->rpc->refused, 1);
         qr_call_finish(call, NULL, &e);
     }
@@ -299,12 +305,20 @@ static void defer(struct qr_call *call)
 
 static void dispatch(struct qr_call *call)
 {
+    struct qr_rpc *rpc = call->worker->rpc;
+
     switch (call->method->kind) {
     case QR_METHOD_UNARY:
         answer(call);
         break;
     case QR_METHOD_DEFERRED:
-        defer(call);
+        defer(call, rpc->deferred);
+        break;
+    case QR_METHOD_WAITING:
+        if (rpc->waiting)
+            defer(call, rpc->waiting);
+        else
+            answer(call);
         break;
     case QR_METHOD_STREAM:
         qr_stream_start(call);

@@ -121,6 +121,11 @@ struct qr_call {
     uint8_t watch_reply[64];
     size_t watch_bytes;
     struct qr_call *deferred_next;
+    struct qr_hold hold; /* CONVERSATION and UNARY */
+    bool held;
+    atomic_uint hold_parties; /* atomic: handler and release that have not ended */
+    grpc_byte_buffer *held_reply;
+    struct qr_error held_error;
     bool headers_sent; /* written by whoever owns the batch */
 };
 
@@ -132,10 +137,10 @@ struct qr_rpc {
     void **registered; /* [method_count] */
     struct qr_worker *workers;
     struct qr_pool *calls, *holders;
-    struct qr_deferred *deferred;
-    atomic_bool draining, closing; /* atomic */
-    atomic_bool server_down;       /* atomic: the shutdown event has come */
-    _Atomic uint64_t generation;   /* atomic: counts qr_rpc_notify */
+    struct qr_deferred *deferred, *waiting; /* waiting: NULL without waiting_threads */
+    atomic_bool draining, closing;          /* atomic */
+    atomic_bool server_down;                /* atomic: the shutdown event has come */
+    _Atomic uint64_t generation;            /* atomic: counts qr_rpc_notify */
     struct qr_event shutdown;
     struct qr_counter calls_count, failed, unknown, canceled_count, stalled, refused, bytes_in,
         bytes_out, live, watches, pins;
@@ -182,11 +187,24 @@ void qr_chunk_reset(struct qr_chunk *chunk, struct qr_call *call);
 /** The message; the chunk is empty afterwards. */
 grpc_byte_buffer *qr_chunk_take(struct qr_chunk *chunk);
 
+/* rpc_hold.c */
+/** Run the handler of a reply that may be held back; `send` gets it, or NULL and the error, on
+ * this thread or another. */
+void qr_call_handle_held(struct qr_call *call, struct qr_request *request);
+/* rpc_stream.c: send a reply of a conversation, and wait for its next message. */
+void qr_conversation_reply(struct qr_call *call, grpc_byte_buffer *reply,
+                           const struct qr_error *e);
+
 /* rpc_defer.c */
-quire_status qr_deferred_create(struct qr_rpc *rpc, struct qr_deferred **out,
-                                struct qr_error *e);
+struct qr_deferred_config {
+    struct qr_rpc *rpc;
+    uint32_t threads, queue_max;
+    const char *what, *option; /* for texts: "attend", "max_attends" */
+};
+quire_status qr_deferred_create(const struct qr_deferred_config *config,
+                                struct qr_deferred **out, struct qr_error *e);
 void qr_deferred_destroy(struct qr_deferred **deferred);
-/** EFULL with a retry hint when deferred_max calls wait. */
+/** EFULL with a retry hint when queue_max calls wait. */
 quire_status qr_deferred_put(struct qr_deferred *deferred, struct qr_call *call,
                              struct qr_error *e);
 

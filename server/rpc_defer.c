@@ -18,7 +18,7 @@ struct lane {
 };
 
 struct qr_deferred {
-    struct qr_rpc *rpc; /* const */
+    struct qr_deferred_config config; /* const */
     pthread_mutex_t lock;
     pthread_cond_t changed;
     struct qr_call *first, *last; /* guarded by lock */
@@ -68,29 +68,33 @@ static void *run(void *arg)
 
 static quire_status start(struct lane *lane, struct qr_error *e)
 {
-    const uint64_t message_bytes_max = lane->deferred->rpc->config.message_bytes_max;
+    const uint64_t message_bytes_max = lane->deferred->config.rpc->config.message_bytes_max;
 
     lane->fragments = calloc(QR_FRAGMENTS_MAX, sizeof(*lane->fragments));
     lane->flat = malloc((size_t)message_bytes_max);
     if (!lane->fragments || !lane->flat || qr_scratch_create(&lane->scratch, message_bytes_max))
-        return qr_error_set(e, QUIRE_ENOMEM, "no memory for an attend thread's buffers");
+        return qr_error_set(e, QUIRE_ENOMEM,
+                            "no memory for the buffers of a thread for %s calls",
+                            lane->deferred->config.what);
     if (pthread_create(&lane->thread, NULL, run, lane))
-        return qr_error_set(e, QUIRE_ENOMEM, "cannot start an attend thread");
+        return qr_error_set(e, QUIRE_ENOMEM, "cannot start a thread for %s calls",
+                            lane->deferred->config.what);
     lane->started = true;
     return QUIRE_OK;
 }
 
-quire_status qr_deferred_create(struct qr_rpc *rpc, struct qr_deferred **out,
-                                struct qr_error *e)
+quire_status qr_deferred_create(const struct qr_deferred_config *config,
+                                struct qr_deferred **out, struct qr_error *e)
 {
-    const uint32_t count = rpc->config.deferred_threads;
+    const uint32_t count = config->threads;
     struct qr_deferred *deferred =
         calloc(1, sizeof(*deferred) + count * sizeof(deferred->lanes[0]));
     quire_status status = QUIRE_OK;
 
     if (!deferred)
-        return qr_error_set(e, QUIRE_ENOMEM, "no memory for %u attend threads", count);
-    deferred->rpc = rpc;
+        return qr_error_set(e, QUIRE_ENOMEM, "no memory for %u threads for %s calls", count,
+                            config->what);
+    deferred->config = *config;
     pthread_mutex_init(&deferred->lock, NULL);
     pthread_cond_init(&deferred->changed, NULL);
     for (; !status && deferred->lane_count < count; deferred->lane_count++) {
@@ -131,7 +135,7 @@ void qr_deferred_destroy(struct qr_deferred **pointer)
 quire_status qr_deferred_put(struct qr_deferred *deferred, struct qr_call *call,
                              struct qr_error *e)
 {
-    const uint32_t limit = deferred->rpc->config.deferred_max;
+    const uint32_t limit = deferred->config.queue_max;
     bool full;
 
     pthread_mutex_lock(&deferred->lock);
@@ -149,8 +153,8 @@ quire_status qr_deferred_put(struct qr_deferred *deferred, struct qr_call *call,
     pthread_mutex_unlock(&deferred->lock);
     if (!full)
         return QUIRE_OK;
-    qr_error_set(e, QUIRE_EFULL, "%u attend calls wait already (max_attends); try again",
-                 limit);
+    qr_error_set(e, QUIRE_EFULL, "%u %s calls wait already (%s); try again", limit,
+                 deferred->config.what, deferred->config.option);
     e->retry_after_ms = QR_RETRY_MS;
     return QUIRE_EFULL;
 }

@@ -151,8 +151,20 @@ quire_status qr_rpc_bind(struct qr_rpc *rpc, const char *address, uint16_t *port
 
 quire_status qr_rpc_start(struct qr_rpc *rpc, struct qr_error *e)
 {
-    quire_status status = qr_deferred_create(rpc, &rpc->deferred, e);
+    const struct qr_deferred_config attends = {.rpc = rpc,
+                                               .threads = rpc->config.deferred_threads,
+                                               .queue_max = rpc->config.deferred_max,
+                                               .what = "attend",
+                                               .option = "max_attends"};
+    const struct qr_deferred_config waiting = {.rpc = rpc,
+                                               .threads = rpc->config.waiting_threads,
+                                               .queue_max = rpc->config.calls_max,
+                                               .what = "control",
+                                               .option = "max_calls"};
+    quire_status status = qr_deferred_create(&attends, &rpc->deferred, e);
 
+    if (!status && rpc->config.waiting_threads > 0)
+        status = qr_deferred_create(&waiting, &rpc->waiting, e);
     if (status)
         return status;
     grpc_server_start(rpc->server);
@@ -266,6 +278,7 @@ void qr_rpc_destroy(struct qr_rpc **pointer)
         return;
     shut_down(rpc);
     qr_deferred_destroy(&rpc->deferred);
+    qr_deferred_destroy(&rpc->waiting);
     for (uint32_t i = 0; rpc->workers && i < rpc->config.threads; i++)
         end_worker(&rpc->workers[i]);
     grpc_server_destroy(rpc->server);

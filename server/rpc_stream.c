@@ -160,13 +160,23 @@ static void converse(struct qr_call *call)
     quire_status status =
         qr_call_request(call, &worker->scratch, worker->fragments, worker->flat, &request, &e);
 
+    if (!status && call->method->holds) {
+        qr_call_handle_held(call, &request);
+        return;
+    }
     if (!status)
         status = qr_call_handle(call, &request, &reply, &e);
+    qr_conversation_reply(call, reply, status ? &e : NULL);
+}
+
+void qr_conversation_reply(struct qr_call *call, grpc_byte_buffer *reply,
+                           const struct qr_error *e)
+{
     if (call->payload)
         grpc_byte_buffer_destroy(call->payload);
     call->payload = NULL;
-    if (status) {
-        qr_call_finish(call, NULL, &e);
+    if (e) {
+        qr_call_finish(call, NULL, e);
         return;
     }
 

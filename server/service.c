@@ -18,22 +18,29 @@
 const struct qr_method qr_service_methods[] = {
     {.path = QUIRE "Hello", .kind = QR_METHOD_UNARY, .handle = qr_handle_hello},
     {.path = QUIRE "RegisterModel",
-     .kind = QR_METHOD_UNARY,
+     .kind = QR_METHOD_WAITING,
      .handle = qr_handle_register_model},
     {.path = QUIRE "GetModel", .kind = QR_METHOD_UNARY, .handle = qr_handle_get_model},
-    {.path = QUIRE "OpenSession", .kind = QR_METHOD_UNARY, .handle = qr_handle_open_session},
+    {.path = QUIRE "OpenSession", .kind = QR_METHOD_WAITING, .handle = qr_handle_open_session},
     {.path = QUIRE "CloseSession", .kind = QR_METHOD_UNARY, .handle = qr_handle_close_session},
-    {.path = QUIRE "DropSession", .kind = QR_METHOD_UNARY, .handle = qr_handle_drop_session},
-    {.path = QUIRE "GetSession", .kind = QR_METHOD_UNARY, .handle = qr_handle_get_session},
+    {.path = QUIRE "DropSession", .kind = QR_METHOD_WAITING, .handle = qr_handle_drop_session},
+    {.path = QUIRE "GetSession", .kind = QR_METHOD_WAITING, .handle = qr_handle_get_session},
     {.path = QUIRE "ListSessions", .kind = QR_METHOD_UNARY, .handle = qr_handle_list_sessions},
-    {.path = QUIRE "ForkSession", .kind = QR_METHOD_UNARY, .handle = qr_handle_fork_session},
+    {.path = QUIRE "ForkSession", .kind = QR_METHOD_WAITING, .handle = qr_handle_fork_session},
     {.path = QUIRE "TouchSession", .kind = QR_METHOD_UNARY, .handle = qr_handle_touch_session},
     {.path = QUIRE "TruncateSession",
-     .kind = QR_METHOD_UNARY,
+     .kind = QR_METHOD_WAITING,
      .handle = qr_handle_truncate_session},
-    {.path = QUIRE "Lookup", .kind = QR_METHOD_UNARY, .handle = qr_handle_lookup},
-    {.path = QUIRE "Append", .kind = QR_METHOD_UNARY, .handle = qr_handle_append},
-    {.path = QUIRE "AppendStream", .kind = QR_METHOD_CONVERSATION, .handle = qr_handle_append},
+    {.path = QUIRE "Lookup", .kind = QR_METHOD_WAITING, .handle = qr_handle_lookup},
+    {.path = QUIRE "Flush", .kind = QR_METHOD_WAITING, .handle = qr_handle_flush},
+    {.path = QUIRE "Append",
+     .kind = QR_METHOD_UNARY,
+     .holds = true,
+     .handle = qr_handle_append},
+    {.path = QUIRE "AppendStream",
+     .kind = QR_METHOD_CONVERSATION,
+     .holds = true,
+     .handle = qr_handle_append},
     {.path = QUIRE "Fetch", .kind = QR_METHOD_STREAM, .stream = &qr_handle_fetch},
     {.path = QUIRE "Attend", .kind = QR_METHOD_DEFERRED, .handle = qr_handle_attend},
     {.path = QUIRE "Stat", .kind = QR_METHOD_UNARY, .always = true, .handle = qr_handle_stat},
@@ -61,6 +68,9 @@ quire_status qr_service_create(const struct qr_config *config, struct qr_store *
         return qr_error_set(e, QUIRE_ENOMEM, "no memory for the service");
     service->config = config;
     service->store = store;
+    service->has_disk = qr_config_text(config, QR_OPTION_disk)[0] != 0;
+    service->durable_always =
+        service->has_disk && !strcmp(qr_config_text(config, QR_OPTION_durability), "disk");
     service->started_ms = qr_clock_ms();
     atomic_init(&service->serving, true);
     status = qr_random_fill(service->instance, sizeof(service->instance), e);
@@ -126,9 +136,14 @@ quire_status qr_service_explain(const struct qr_service *service, quire_status s
     if (status != QUIRE_ENOTFOUND || !e)
         return status;
     const size_t n = strlen(e->text);
-    snprintf(e->text + n, sizeof(e->text) - n,
-             "; sessions of the RAM tier end with the server, and this one started %llu s ago",
-             (unsigned long long)((qr_clock_ms() - service->started_ms) / 1000));
+    snprintf(
+        e->text + n, sizeof(e->text) - n,
+        service->has_disk
+            ? "; sessions that are not on disk end with the server, and this one started "
+              "%llu s ago"
+            : "; sessions of the RAM tier end with the server, and this one started %llu s "
+              "ago",
+        (unsigned long long)((qr_clock_ms() - service->started_ms) / 1000));
     return status;
 }
 

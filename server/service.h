@@ -17,6 +17,7 @@
 struct qr_service {
     const struct qr_config *config; /* const */
     struct qr_store *store;         /* const; owned by main */
+    bool has_disk, durable_always;  /* const: from config */
     struct qr_rpc *rpc;             /* set before it starts; for its statistics */
     uint8_t instance[16];           /* const: random, names this start */
     uint64_t started_ms;            /* const */
@@ -69,7 +70,7 @@ qr_handler qr_handle_register_model, qr_handle_get_model;
 qr_handler qr_handle_open_session, qr_handle_close_session, qr_handle_drop_session,
     qr_handle_get_session, qr_handle_list_sessions, qr_handle_fork_session,
     qr_handle_touch_session, qr_handle_truncate_session, qr_handle_lookup;
-qr_handler qr_handle_append, qr_handle_attend;
+qr_handler qr_handle_append, qr_handle_attend, qr_handle_flush;
 extern const struct qr_stream_ops qr_handle_fetch;
 
 /** Pools of handlers with state; *out untouched on failure. */

@@ -266,7 +266,9 @@ void qr_round_commit(struct qr_round *round)
     round->commit.freed_count = round->freed_count;
     round->commit.done = committed;
     round->commit.arg = round;
-    qr_disk_commit(round->mover->disk, &round->commit);
+    /* Rounds are fewer than commits may be queued; others may have filled the queue. */
+    while (qr_disk_commit(round->mover->disk, &round->commit) == QUIRE_EAGAIN)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
 }
 
 static void fill_and_commit(struct qr_round *round)
