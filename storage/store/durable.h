@@ -24,8 +24,9 @@
 #define QR_READS_MAX 4096u    /* pages on their way from the disk at once */
 #define QR_ROUND_PAGES 2048u  /* pages that one round names */
 #define QR_RECLAIM_PAGES 512u /* manifest entries deleted in one batch */
-#define QR_EPOCHS_AHEAD 1024u /* a session record's epoch is above those in use by up to this  \
-                               */
+#define QR_EPOCHS_AHEAD                                                                        \
+    1024u /* a session record's epoch is above those in use by up to this                      \
+           */
 
 /** Somebody who waits until what a session has now is durable. */
 struct qr_waiter {
@@ -127,6 +128,8 @@ struct qr_mover {
 quire_status qr_mover_start(struct qr_store *store, struct qr_error *e);
 /** Ends rounds under way; what is queued stays undone. */
 void qr_mover_stop(struct qr_store *store);
+/** Queue a session, once; the mover's lock held. */
+void qr_mover_enqueue(struct qr_mover *mover, struct qr_session *session);
 /** Queue a session; `waiter` (may be NULL) is told once what it has now is durable. */
 void qr_durable_want(struct qr_session *session, struct qr_waiter *waiter);
 /** The same, waiting. Not from the mover, nor with a lock of the session. */

@@ -1,10 +1,103 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Flush: what sessions have now is made durable, and the caller waits.
+ * What others ask of the mover: to make a session durable, and to tell them or
+ * let them wait; flush, which does so for sessions as a whole.
  */
 #include <string.h>
 
 #include "durable.h"
+
+/* ---- asking ------------------------------------------------------------------
+ */
+
+void qr_mover_enqueue(struct qr_mover *mover, struct qr_session *session)
+{
+    if (session->save.queued)
+        return;
+    session->save.queued = true;
+    session->save.next = NULL;
+    atomic_fetch_add(&session->refs, 1);
+    if (mover->last)
+        mover->last->save.next = session;
+    else
+        mover->first = session;
+    mover->last = session;
+    pthread_cond_signal(&mover->work);
+}
+
+void qr_durable_want(struct qr_session *session, struct qr_waiter *waiter)
+{
+    struct qr_mover *mover = session->store->mover;
+
+    pthread_mutex_lock(&mover->lock);
+    const uint64_t ticket = ++session->save.wanted;
+    if (waiter) {
+        waiter->ticket = ticket;
+        waiter->next = session->save.waiters;
+        session->save.waiters = waiter;
+    }
+    qr_mover_enqueue(mover, session);
+    pthread_mutex_unlock(&mover->lock);
+}
+
+struct waiting {
+    struct qr_waiter waiter;
+    pthread_mutex_t lock;
+    pthread_cond_t done;
+    bool fired;
+    quire_status status;
+};
+
+static void wake(void *arg, quire_status status)
+{
+    struct waiting *w = arg;
+
+    pthread_mutex_lock(&w->lock);
+    w->fired = true;
+    w->status = status;
+    pthread_cond_signal(&w->done);
+    pthread_mutex_unlock(&w->lock);
+}
+
+quire_status qr_durable_wait(struct qr_session *session)
+{
+    struct waiting w = {.waiter = {.done = wake}};
+
+    w.waiter.arg = &w;
+    pthread_mutex_init(&w.lock, NULL);
+    pthread_cond_init(&w.done, NULL);
+    qr_durable_want(session, &w.waiter);
+    pthread_mutex_lock(&w.lock);
+    while (!w.fired)
+        pthread_cond_wait(&w.done, &w.lock);
+    pthread_mutex_unlock(&w.lock);
+    pthread_cond_destroy(&w.done);
+    pthread_mutex_destroy(&w.lock);
+    return w.status;
+}
+
+void qr_mover_going(struct qr_mover *mover, const uint8_t uuid[QR_DISK_UUID_BYTES])
+{
+    pthread_mutex_lock(&mover->lock);
+    if (qr_round_room(&mover->going, &mover->going_capacity, mover->going_count + 1,
+                      sizeof(*mover->going)))
+        memcpy(mover->going[mover->going_count++], uuid, QR_DISK_UUID_BYTES);
+    pthread_cond_signal(&mover->work);
+    pthread_mutex_unlock(&mover->lock); /* without memory: the next start finds it */
+}
+
+void qr_mover_orphan(void *arg, const uint8_t id[QR_HASH_BYTES])
+{
+    struct qr_mover *mover = arg;
+
+    pthread_mutex_lock(&mover->lock);
+    if (qr_round_room(&mover->orphans, &mover->orphan_capacity, mover->orphan_count + 1,
+                      sizeof(*mover->orphans)))
+        memcpy(mover->orphans[mover->orphan_count++], id, QR_HASH_BYTES);
+    pthread_mutex_unlock(&mover->lock);
+}
+
+/* ---- flush ------------------------------------------------------------------------------- */
 
 static quire_status flush(struct qr_session *session, struct qr_error *e)
 {
