@@ -169,7 +169,8 @@ void qr_lane_read(struct qr_session *session, const struct qr_lane *lane, uint64
         ;
 }
 
-/* ---- ahead -------------------------------------------------------------------------------- */
+/* ---- ahead --------------------------------------------------------------------------------
+ */
 
 static void ahead_drop(struct qr_store *store, struct qr_ahead *ahead)
 {

@@ -333,9 +333,8 @@ void qr_index_mark(struct qr_index *index, uint32_t number)
     node->dirty = 0;
     atomic_fetch_sub(&index->dirty_bytes, entry->slot.bytes);
     /* Its session may be gone while others share the page. */
-    const uint32_t group = qr_evict_group_is_open(index->evict, node->group)
-                               ? node->group
-                               : index->spare_group;
+    const uint32_t group =
+        qr_evict_group_is_open(index->evict, node->group) ? node->group : index->spare_group;
     qr_evict_link(index->evict, number, group, node->order, entry->slot.bytes, QR_ENTRY_NONE);
 }
 

@@ -94,7 +94,8 @@ enum qr_publish qr_index_publish(struct qr_index *index, uint32_t entry,
 enum qr_page_state qr_index_pin(struct qr_index *index, uint32_t entry, struct qr_pinned *out);
 void qr_index_unpin(struct qr_index *index, uint32_t entry);
 /** Drop a page whose bytes failed verification; the caller has it pinned and keeps the pin.
- * Where the disk has it, its copy is tried once before the page counts as damaged: true then. */
+ * Where the disk has it, its copy is tried once before the page counts as damaged: true then.
+ */
 bool qr_index_quarantine(struct qr_index *index, uint32_t entry);
 
 /** One more / one less reference on each of n entries. */
@@ -128,7 +129,8 @@ enum qr_want {
     QR_WANT_GONE,
     QR_WANT_DAMAGED
 };
-/** Pin a page wherever it is; also without a disk tier. look: note the read of a resident one. */
+/** Pin a page wherever it is; also without a disk tier. look: note the read of a resident one.
+ */
 enum qr_want qr_index_want(struct qr_index *index, uint32_t entry, bool look,
                            struct qr_pinned *out, struct qr_slot *disk_out);
 /** A read that qr_index_want asked for has ended: the bytes are in `host`, which becomes the

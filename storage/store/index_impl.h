@@ -72,7 +72,8 @@ enum qr_page_state qr_index_state(const struct qr_index *index, uint32_t number)
 /** Complete bytes in a slot become the entry's; lock held. */
 void qr_index_take(struct qr_index *index, uint32_t number, const struct qr_slot *slot,
                    const struct qr_place *place);
-/** Its place on disk came or went: dirty or clean, and in line for eviction or not; lock held. */
+/** Its place on disk came or went: dirty or clean, and in line for eviction or not; lock held.
+ */
 void qr_index_mark(struct qr_index *index, uint32_t number);
 /** Give back what nobody needs any more; lock held. */
 void qr_index_settle(struct qr_index *index, uint32_t number);

@@ -178,8 +178,8 @@ static quire_status create(struct qr_store *store, uint32_t ns,
     return QUIRE_OK;
 }
 
-/* No writer of a later start may get an epoch again that one of this had. The record is ahead, so
- * this seldom waits. */
+/* No writer of a later start may get an epoch again that one of this had. The record is ahead,
+ * so this seldom waits. */
 static quire_status save_epoch(struct qr_session *session, uint64_t epoch, struct qr_error *e)
 {
     if (!session->store->mover)
@@ -190,11 +190,12 @@ static quire_status save_epoch(struct qr_session *session, uint64_t epoch, struc
     if (saved)
         return QUIRE_OK;
     const quire_status status = qr_durable_wait(session);
-    return status == QUIRE_OK ? status
-                              : qr_error_set(e, status,
-                                             "session \"%s\": its new epoch could not be written "
-                                             "to disk: %s",
-                                             session->name, qr_status_text(status));
+    return status == QUIRE_OK
+               ? status
+               : qr_error_set(e, status,
+                              "session \"%s\": its new epoch could not be written "
+                              "to disk: %s",
+                              session->name, qr_status_text(status));
 }
 
 /* One try: another caller may create or drop the session between the look-up and ours. */

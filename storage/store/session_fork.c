@@ -198,8 +198,7 @@ static void cut_lane(struct qr_session *session, struct qr_lane *lane, uint64_t 
 
     if (lane->length <= length)
         return;
-    lane->saved.cut_to =
-        lane->saved.cut ? qr_min_u64(lane->saved.cut_to, length) : length;
+    lane->saved.cut_to = lane->saved.cut ? qr_min_u64(lane->saved.cut_to, length) : length;
     lane->saved.cut = session->store->mover != NULL;
     if (old_sealed > whole) {
         qr_index_unref(session->store->index, lane->pages + whole, old_sealed - whole);

@@ -52,8 +52,8 @@ static void fill_stored(const struct qr_session *session, struct qr_session_info
     info->page_bytes = save->page_bytes;
     for (uint32_t l = 0; l < session->model->layer_count; l++) {
         const struct qr_layer *layer = &session->model->layers[l];
-        info->fp16_bytes += save->length * layer->kv_heads *
-                            ((uint64_t)layer->key_dim + layer->value_dim) * 2;
+        info->fp16_bytes +=
+            save->length * layer->kv_heads * ((uint64_t)layer->key_dim + layer->value_dim) * 2;
     }
 }
 

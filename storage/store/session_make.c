@@ -98,8 +98,7 @@ static uint32_t count_lanes(const struct qr_session *session)
 
 static size_t lanes_bytes_of(const struct qr_session *session)
 {
-    return session->lane_count *
-           (sizeof(struct qr_lane) + session->tail_max * sizeof(void *));
+    return session->lane_count * (sizeof(struct qr_lane) + session->tail_max * sizeof(void *));
 }
 
 quire_status qr_session_make_lanes(struct qr_session *session, struct qr_error *e)
@@ -161,9 +160,10 @@ quire_status qr_session_make(struct qr_store *store, const struct qr_session_sha
     if (status == QUIRE_OK && qr_meta_take(&store->meta, sizeof(*session)))
         session->meta_bytes = sizeof(*session);
     else if (status == QUIRE_OK)
-        status = qr_error_set(e, QUIRE_EFULL,
-                              "no room for the record of a session: drop sessions, or raise the "
-                              "budget");
+        status =
+            qr_error_set(e, QUIRE_EFULL,
+                         "no room for the record of a session: drop sessions, or raise the "
+                         "budget");
     if (status == QUIRE_OK && !shape->stub)
         status = qr_session_make_lanes(session, e);
     atomic_store(&session->loaded, !shape->stub);

@@ -128,8 +128,8 @@ void qr_session_table_remove(struct qr_session *session)
         qr_session_release(session);
 }
 
-struct qr_session *qr_session_acquire_next(struct qr_store *store, uint32_t ns, const char *prefix,
-                                       const char *after)
+struct qr_session *qr_session_acquire_next(struct qr_store *store, uint32_t ns,
+                                           const char *prefix, const char *after)
 {
     struct qr_session *session = NULL;
 
@@ -214,8 +214,8 @@ static bool expire(struct qr_session *session, uint64_t now_ms)
     return expired;
 }
 
-/* The record on disk says when the session was last used; it may be an eighth of the time to live
- * late. */
+/* The record on disk says when the session was last used; it may be an eighth of the time to
+ * live late. */
 static bool wants_note(struct qr_session *session, uint64_t now_ms)
 {
     const uint64_t used_ms = atomic_load(&session->used_ms);
@@ -242,8 +242,7 @@ uint32_t qr_store_tick(struct qr_store *store)
             qr_counter_add(&store->counters.sessions_expired, 1);
             dropped++;
             place--; /* the next one moved here; 0 wraps back to 0 */
-        }
-        else if (store->mover && wants_note(session, now_ms))
+        } else if (store->mover && wants_note(session, now_ms))
             qr_durable_want(session, NULL);
         qr_session_release(session);
     }

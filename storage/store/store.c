@@ -35,7 +35,8 @@ static quire_status check_config(const struct qr_store_config *c, struct qr_erro
     return QUIRE_OK;
 }
 
-/* With a disk, pages are known that memory has no room for; metadata_limit_bytes bounds them. */
+/* With a disk, pages are known that memory has no room for; metadata_limit_bytes bounds them.
+ */
 static uint32_t entries_max(const struct qr_store *store)
 {
     const uint64_t entries = store->disk ? store->meta.limit_bytes / ENTRY_BYTES_MIN

@@ -150,8 +150,8 @@ struct qr_source {
     uint64_t bytes; /* left */
 };
 
-/** Whether what an append left in memory is on disk now, with all that the session had before it.
- * Fires once, on any thread, when the append returned OK and was durable; must not call the
+/** Whether what an append left in memory is on disk now, with all that the session had before
+ * it. Fires once, on any thread, when the append returned OK and was durable; must not call the
  * store. EFULL (retry hint), EIO, ETIMEOUT: memory has it, the disk has not; appending the same
  * again tries again. */
 typedef void qr_durable_done(void *arg, quire_status status, const struct qr_error *e);
@@ -160,8 +160,8 @@ struct qr_append {
     uint64_t session, epoch, position;
     uint32_t tokens, first_layer, layers, shard;
     enum qr_dtype dtype;
-    bool durable;              /* EUNSUPPORTED without a disk tier */
-    qr_durable_done *done;     /* with durable: see there; NULL: the call waits */
+    bool durable;          /* EUNSUPPORTED without a disk tier */
+    qr_durable_done *done; /* with durable: see there; NULL: the call waits */
     void *arg;
     const uint32_t *token_ids; /* NULL or [tokens] */
 };
@@ -228,8 +228,8 @@ enum qr_fetch_step {
     QR_FETCH_PART = 1,
     QR_FETCH_LATER = 2 /* the next page is being read from the disk: ask again */
 };
-/** Next part, looked up, pinned and verified in one step; asks for pages ahead of it. Never waits.
- * One thread at a time. */
+/** Next part, looked up, pinned and verified in one step; asks for pages ahead of it. Never
+ * waits. One thread at a time. */
 enum qr_fetch_step qr_fetch_next(struct qr_fetch_cursor *cursor, struct qr_part *out);
 /** Unpin. Any thread, also after the cursor is closed; never blocks for long, takes no session
  * lock. */

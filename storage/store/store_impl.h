@@ -25,10 +25,10 @@
 
 #define QR_NAMESPACES_MAX 1024u
 #define QR_CURSORS_MAX 4096u
-#define QR_APPENDS_MAX 1024u /* appends under way at once */
+#define QR_APPENDS_MAX 1024u   /* appends under way at once */
 #define QR_DURABLES_MAX 65536u /* durable appends waiting at once */
 #define QR_RETRY_DISK_MS 1000u /* the disk is full, or does not answer */
-#define QR_RETRY_BUSY_MS 50u /* a pool of calls under way is empty */
+#define QR_RETRY_BUSY_MS 50u   /* a pool of calls under way is empty */
 #define QR_CHUNKS_MAX (1u << 22)
 #define QR_SESSION_SLOT_BITS 24u /* sessions_max <= 2^24; handle = sequence << 24 | slot */
 
@@ -93,15 +93,15 @@ struct qr_session {
     uint32_t head_shards;
     uint16_t *lane_row; /* [layers]: lane = lane_row * head_shards + shard; QR_NO_LANE */
     uint32_t lane_count, tail_max;
-    uint32_t group;      /* of eviction */
+    uint32_t group;                        /* of eviction */
     uint64_t meta_bytes, lanes_meta_bytes; /* counted for the fixed parts */
-    uint8_t uuid[16];    /* its name on disk */
+    uint8_t uuid[16];                      /* its name on disk */
 
-    atomic_bool loaded;       /* atomic: lanes are in memory; set under both locks */
-    _Atomic uint32_t refs;    /* atomic: the table and whoever uses it now */
-    _Atomic uint64_t used_ms; /* atomic: last use, for the time to live */
+    atomic_bool loaded;              /* atomic: lanes are in memory; set under both locks */
+    _Atomic uint32_t refs;           /* atomic: the table and whoever uses it now */
+    _Atomic uint64_t used_ms;        /* atomic: last use, for the time to live */
     _Atomic uint64_t idle_before_ms; /* atomic: idle before the clock began; 0 once used */
-    _Atomic uint64_t ttl_ms;  /* atomic */
+    _Atomic uint64_t ttl_ms;         /* atomic */
 
     pthread_mutex_t write_lock; /* one mutation at a time; held across encoding */
     pthread_mutex_t lock;       /* held for short moments */
@@ -126,10 +126,11 @@ struct qr_store {
     struct qr_index *index;                     /* const */
     struct qr_workers *workers;                 /* const */
     struct qr_pool *chunks, *cursors, *appends; /* const */
-    struct qr_pool *durables; /* const; of append.c; NULL without a disk, as are the next ones */
-    struct qr_pool *reads;    /* const; of page_read.c */
-    struct qr_mover *mover;   /* const */
-    struct qr_disk *disk;     /* const */
+    struct qr_pool
+        *durables;          /* const; of append.c; NULL without a disk, as are the next ones */
+    struct qr_pool *reads;  /* const; of page_read.c */
+    struct qr_mover *mover; /* const */
+    struct qr_disk *disk;   /* const */
     _Atomic uint64_t ahead_bytes; /* atomic: asked for ahead by all readers */
     struct qr_meta meta;
     struct qr_counters counters;

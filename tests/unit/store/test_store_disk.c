@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A store with a disk: what was durable is there after a process that ended without a word, byte
- * for byte; pages that memory has no room for are read back; shared pages go with the last session
- * that names them; cuts, epochs, token ids and secrets outlive restarts.
+ * A store with a disk: what was durable is there after a process that ended without a word,
+ * byte for byte; pages that memory has no room for are read back; shared pages go with the last
+ * session that names them; cuts, epochs, token ids and secrets outlive restarts.
  *
  * Each life of the store is a child process that ends by _exit, as a kill would.
  */
@@ -64,7 +64,9 @@ static int set_up(void **state)
     (void)state;
 
     snprintf(folder, sizeof(folder), "%s/quire_store_XXXXXX",
-             base ? base : getenv("QUIRE_BINARY") ? getenv("QUIRE_BINARY") : "/tmp");
+             base                     ? base
+             : getenv("QUIRE_BINARY") ? getenv("QUIRE_BINARY")
+                                      : "/tmp");
     return mkdtemp(folder) ? 0 : -1;
 }
 
@@ -107,7 +109,8 @@ static void check(struct fixture *f, const char *name, uint64_t tokens, uint32_t
     assert_int_equal(seen.tokens, 2 * tokens); /* lanes */
 }
 
-/* ---- rows and pages ------------------------------------------------------------------------ */
+/* ---- rows and pages ------------------------------------------------------------------------
+ */
 
 static void append_some(struct fixture *f)
 {
@@ -143,7 +146,8 @@ static void what_is_durable_outlives_the_process(void **state)
     life(find_more);
 }
 
-/* ---- more than memory ---------------------------------------------------------------------- */
+/* ---- more than memory ----------------------------------------------------------------------
+ */
 
 #define LARGE 65536u /* tokens: about 4 times the budget */
 
@@ -172,7 +176,8 @@ static void a_session_larger_than_memory_is_read_from_disk(void **state)
     life(find_large);
 }
 
-/* ---- forks and drops ------------------------------------------------------------------------ */
+/* ---- forks and drops ------------------------------------------------------------------------
+ */
 
 static uint64_t wait_for_slots(struct fixture *f, uint64_t wanted)
 {
@@ -234,7 +239,8 @@ static void shared_pages_go_with_their_last_session(void **state)
     life(nothing_is_left);
 }
 
-/* ---- cuts ----------------------------------------------------------------------------------- */
+/* ---- cuts -----------------------------------------------------------------------------------
+ */
 
 static void cut_and_go_on(struct fixture *f)
 {
@@ -276,7 +282,8 @@ static void a_cut_session_goes_on_with_other_values(void **state)
     life(find_the_rest);
 }
 
-/* ---- identity ------------------------------------------------------------------------------- */
+/* ---- identity -------------------------------------------------------------------------------
+ */
 
 static uint32_t ids[2048];
 
