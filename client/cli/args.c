@@ -91,6 +91,14 @@ static bool read_choice(const struct qr_choice *choices, const char *text, int *
     return false;
 }
 
+static bool append_text(struct qr_arg_list *list, const char *text)
+{
+    if (list->count == QR_ARG_LIST_MAX)
+        return false;
+    list->items[list->count++] = text;
+    return true;
+}
+
 /** Set the variable; NULL, or what would have been right. */
 static const char *assign(const struct qr_arg *arg, const char *text)
 {
@@ -117,6 +125,8 @@ static const char *assign(const struct qr_arg *arg, const char *text)
         return read_real(text, arg->out) ? NULL : "a finite number";
     case QR_ARG_CHOICE:
         return read_choice(arg->choices, text, arg->out) ? NULL : arg->value;
+    case QR_ARG_LIST:
+        return append_text(arg->out, text) ? NULL : "given at most 64 times";
     }
     return "another kind of value";
 }

@@ -9,13 +9,21 @@
 #include "cli.h"
 
 enum qr_arg_kind {
-    QR_ARG_FLAG,  /* bool */
-    QR_ARG_TEXT,  /* const char * */
-    QR_ARG_U32,   /* uint32_t */
-    QR_ARG_U64,   /* uint64_t; Ki, Mi, Gi may follow */
-    QR_ARG_I64,   /* int64_t */
-    QR_ARG_REAL,  /* double, finite */
-    QR_ARG_CHOICE /* int: the value beside the name chosen */
+    QR_ARG_FLAG,   /* bool */
+    QR_ARG_TEXT,   /* const char * */
+    QR_ARG_U32,    /* uint32_t */
+    QR_ARG_U64,    /* uint64_t; Ki, Mi, Gi may follow */
+    QR_ARG_I64,    /* int64_t */
+    QR_ARG_REAL,   /* double, finite */
+    QR_ARG_CHOICE, /* int: the value beside the name chosen */
+    QR_ARG_LIST    /* struct qr_arg_list: the option may be repeated */
+};
+
+#define QR_ARG_LIST_MAX 64
+/** Texts of an option that was given several times, in order; they point into argv. */
+struct qr_arg_list {
+    const char *items[QR_ARG_LIST_MAX];
+    size_t count;
 };
 
 struct qr_choice {

@@ -31,11 +31,11 @@ static int run(const char *text)
 
 static void every_command_explains_itself(void **state)
 {
-    static const char *const names[] = {"append",        "fetch",        "attend",
-                                        "stat",          "inspect",      "demo",
-                                        "bench",         "session ls",   "session info",
-                                        "session fork",  "session drop", "session truncate",
-                                        "model register"};
+    static const char *const names[] = {
+        "append",           "fetch",         "attend",       "stat",
+        "inspect",          "demo",          "bench",        "eval",
+        "session ls",       "session info",  "session fork", "session drop",
+        "session truncate", "model register"};
     char line[64], usage[64];
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {
@@ -79,6 +79,11 @@ static void wrong_lines_are_usage_errors(void **state)
         {"bench --tokens 16Mi f", "--tokens 16777216"},
         {"bench --layers 513 f", "--layers 513"},
         {"bench --block 0 f", "--block 0"},
+        {"eval", "wanted: FILE"},
+        {"eval --codec nonsense f", "--codec nonsense: codec \"nonsense\" is not known"},
+        {"eval --axes --sweep f", "no --codec, no --sweep"},
+        {"eval --threads 300 f", "--threads 300"},
+        {"eval --outliers 5 f", "too large"},
     };
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
@@ -145,9 +150,9 @@ static void absent_servers_have_their_own_exit_code(void **state)
 
 static void bad_files_are_named_before_the_server_is_asked(void **state)
 {
-    static const char *const lines[] = {"append s no/file",       "attend s no/file out",
-                                        "demo no/file",           "bench no/file",
-                                        "model register no/file", "inspect --file no/file"};
+    static const char *const lines[] = {
+        "append s no/file", "attend s no/file out",   "demo no/file",          "bench no/file",
+        "eval no/file",     "model register no/file", "inspect --file no/file"};
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(lines); i++) {
         assert_int_equal(run(lines[i]), QR_EXIT_FAILED);
