@@ -132,11 +132,15 @@ static quire_status look(const char *folder, enum found *out, struct qr_error *e
     return QUIRE_OK;
 }
 
-static quire_status lock(struct qr_disk_io *io, struct qr_disk_device *device,
+/* With read_only a LOCK that is not there is nobody's: whoever opens a store makes it first. */
+static quire_status lock(struct qr_disk_io *io, struct qr_disk_device *device, bool read_only,
                          const char *folder, struct qr_error *e)
 {
-    const int fd = io->open(io, device->folder_fd, "LOCK", O_RDWR | O_CREAT, FILE_MODE);
+    const int flags = read_only ? O_RDONLY : O_RDWR | O_CREAT;
+    const int fd = io->open(io, device->folder_fd, "LOCK", flags, FILE_MODE);
 
+    if (fd == -ENOENT && read_only)
+        return QUIRE_OK;
     if (fd < 0)
         return fail(e, folder, "open its file LOCK", fd);
     if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
@@ -155,11 +159,11 @@ static quire_status lock(struct qr_disk_io *io, struct qr_disk_device *device,
 
 static int open_slabs(struct qr_disk_io *io, struct qr_disk_device *device, int flags)
 {
-    int fd = io->open(io, device->folder_fd, "slabs", O_RDWR | O_DIRECT | flags, FILE_MODE);
+    int fd = io->open(io, device->folder_fd, "slabs", O_DIRECT | flags, FILE_MODE);
 
     device->direct = fd >= 0;
     if (fd == -EINVAL) /* the file system has no O_DIRECT */
-        fd = io->open(io, device->folder_fd, "slabs", O_RDWR | flags, FILE_MODE);
+        fd = io->open(io, device->folder_fd, "slabs", flags, FILE_MODE);
     return fd;
 }
 
@@ -168,7 +172,7 @@ static quire_status make_slabs(struct qr_disk_io *io, struct qr_disk_device *dev
                                struct qr_error *e)
 {
     _Alignas(QR_DISK_BLOCK) uint8_t block[QR_DISK_BLOCK];
-    const int fd = open_slabs(io, device, O_CREAT);
+    const int fd = open_slabs(io, device, O_RDWR | O_CREAT);
 
     if (fd < 0)
         return fail(e, folder, "make its file slabs", fd);
@@ -183,11 +187,11 @@ static quire_status make_slabs(struct qr_disk_io *io, struct qr_disk_device *dev
 }
 
 static quire_status check_slabs(struct qr_disk_io *io, struct qr_disk_device *device,
-                                const struct qr_disk_identity *identity, const char *folder,
-                                struct qr_error *e)
+                                const struct qr_disk_identity *identity, bool read_only,
+                                const char *folder, struct qr_error *e)
 {
     _Alignas(QR_DISK_BLOCK) uint8_t block[QR_DISK_BLOCK];
-    const int fd = open_slabs(io, device, 0);
+    const int fd = open_slabs(io, device, read_only ? O_RDONLY : O_RDWR);
 
     if (fd < 0)
         return fail(e, folder, "open its file slabs, which the store needs", fd);
@@ -209,14 +213,20 @@ static quire_status check_slabs(struct qr_disk_io *io, struct qr_disk_device *de
 }
 
 /* Identity in place and of this store: carry on making it, or check it. */
-static quire_status enter(struct qr_disk_io *io, struct qr_disk_device *device,
-                          struct qr_disk_identity *identity, const char *folder,
-                          struct qr_error *e)
+static quire_status enter(const struct qr_disk_home_config *config,
+                          struct qr_disk_device *device, struct qr_disk_identity *identity,
+                          const char *folder, struct qr_error *e)
 {
+    struct qr_disk_io *io = config->io;
     quire_status status = QUIRE_OK;
 
     if (identity->ready) {
-        status = check_slabs(io, device, identity, folder, e);
+        status = check_slabs(io, device, identity, config->read_only, folder, e);
+    } else if (config->read_only) {
+        return qr_error_set(e, QUIRE_EUNAVAILABLE,
+                            "%s: a store that is still being made: start quired once, it "
+                            "carries on",
+                            folder);
     } else {
         status = make_slabs(io, device, identity, folder, e);
         identity->ready = true;
@@ -229,15 +239,16 @@ static quire_status enter(struct qr_disk_io *io, struct qr_disk_device *device,
     return status;
 }
 
-static quire_status open_folder(struct qr_disk_io *io, const char *folder,
+static quire_status open_folder(const struct qr_disk_home_config *config, const char *folder,
                                 struct qr_disk_device *device, struct qr_error *e)
 {
+    struct qr_disk_io *io = config->io;
     const int fd = io->open(io, AT_FDCWD, folder, O_RDONLY | O_DIRECTORY, 0);
 
     if (fd < 0)
         return fail(e, folder, "open the folder", fd);
     device->folder_fd = fd;
-    return lock(io, device, folder, e);
+    return lock(io, device, config->read_only, folder, e);
 }
 
 /* The folder's identity must be the store's, at this place of the list. */
@@ -276,11 +287,11 @@ static quire_status make_folder(const struct qr_disk_home_config *config,
         return fail(e, folder, "make the folder", -errno);
     memcpy(identity.store, home->store, sizeof(identity.store));
     memcpy(identity.device_ids, home->device_ids, sizeof(identity.device_ids));
-    quire_status status = open_folder(config->io, folder, device, e);
+    quire_status status = open_folder(config, folder, device, e);
     if (status == QUIRE_OK)
         status = write_identity(config->io, device->folder_fd, folder, &identity, e);
     if (status == QUIRE_OK)
-        status = enter(config->io, device, &identity, folder, e);
+        status = enter(config, device, &identity, folder, e);
     return status;
 }
 
@@ -290,14 +301,14 @@ static quire_status enter_folder(const struct qr_disk_home_config *config,
     const char *folder = config->folders[number];
     struct qr_disk_device *device = &home->devices[number];
     struct qr_disk_identity identity = {0};
-    quire_status status = open_folder(config->io, folder, device, e);
+    quire_status status = open_folder(config, folder, device, e);
 
     if (status == QUIRE_OK)
         status = read_identity(config->io, device->folder_fd, folder, &identity, e);
     if (status == QUIRE_OK)
         status = join(home, &identity, number, folder, e);
     if (status == QUIRE_OK)
-        status = enter(config->io, device, &identity, folder, e);
+        status = enter(config, device, &identity, folder, e);
     return status;
 }
 
@@ -312,7 +323,7 @@ static quire_status open_other(const struct qr_disk_home_config *config,
 
     if (status == QUIRE_OK && found == FOUND_IDENTITY)
         status = enter_folder(config, home, number, e);
-    else if (status == QUIRE_OK && making)
+    else if (status == QUIRE_OK && making && !config->read_only)
         status = make_folder(config, home, number, e);
     else if (status == QUIRE_OK)
         status = qr_error_set(e, QUIRE_ENOTFOUND,
@@ -344,7 +355,7 @@ static quire_status start_new(const struct qr_disk_home_config *config,
     if (status == QUIRE_OK && mkdir(config->folders[0], FOLDER_MODE) != 0 && errno != EEXIST)
         status = fail(e, config->folders[0], "make the folder", -errno);
     if (status == QUIRE_OK)
-        status = open_folder(config->io, config->folders[0], &home->devices[0], e);
+        status = open_folder(config, config->folders[0], &home->devices[0], e);
     if (status == QUIRE_OK)
         status = write_identity(config->io, home->devices[0].folder_fd, config->folders[0],
                                 identity, e);
@@ -358,7 +369,7 @@ static quire_status open_all(const struct qr_disk_home_config *config,
     quire_status status;
 
     if (exists) {
-        status = open_folder(config->io, config->folders[0], &home->devices[0], e);
+        status = open_folder(config, config->folders[0], &home->devices[0], e);
         if (status == QUIRE_OK)
             status = read_identity(config->io, home->devices[0].folder_fd, config->folders[0],
                                    &first, e);
@@ -374,9 +385,8 @@ static quire_status open_all(const struct qr_disk_home_config *config,
     status = join(home, &first, 0, config->folders[0], e);
     for (uint32_t d = 1; d < home->count && status == QUIRE_OK; d++)
         status = open_other(config, home, d, !first.ready, e);
-    return status == QUIRE_OK
-               ? enter(config->io, &home->devices[0], &first, config->folders[0], e)
-               : status;
+    return status == QUIRE_OK ? enter(config, &home->devices[0], &first, config->folders[0], e)
+                              : status;
 }
 
 quire_status qr_disk_home_open(const struct qr_disk_home_config *config,

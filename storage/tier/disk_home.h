@@ -24,6 +24,7 @@ struct qr_disk_home_config {
     uint32_t count;
     uint64_t region_bytes; /* of a new store; an old one keeps its own */
     bool create;           /* make a store where the folders are absent or empty */
+    bool read_only;        /* make, write and create nothing; the lock is taken all the same */
     bool allow_missing;    /* serve without folders that cannot be opened, but for the first */
 };
 

@@ -127,14 +127,13 @@ static quire_status open_locked(struct qr_disk_index *index, struct qr_error *e)
     return message ? fail(index, "open it", message, e) : QUIRE_OK;
 }
 
-static void open_read_only_locked(struct qr_disk_index *index)
+static quire_status open_read_only_locked(struct qr_disk_index *index, struct qr_error *e)
 {
     char *message = NULL;
 
     index->db = rocksdb_open_for_read_only(index->options, index->path, 0, &message);
     index->state = message ? QR_DISK_CLOSED : QR_DISK_READ_ONLY;
-    if (message)
-        rocksdb_free(message);
+    return message ? fail(index, "open it", message, e) : QUIRE_OK;
 }
 
 static quire_status write_version(struct qr_disk_index *index, struct qr_error *e)
@@ -177,7 +176,7 @@ static quire_status check_version(struct qr_disk_index *index,
             status = qr_error_set(
                 e, QUIRE_ECORRUPT,
                 "index %s: has entries and no version: not Quire's, or damaged", index->path);
-        return status == QUIRE_OK ? write_version(index, e) : status;
+        return status == QUIRE_OK && !config->read_only ? write_version(index, e) : status;
     }
     if (status != QUIRE_OK)
         return qr_error_set(e, status, "index %s: cannot read its version", index->path);
@@ -190,6 +189,11 @@ static quire_status check_version(struct qr_disk_index *index,
                             index->path, version, QR_DISK_VERSION);
     if (version == QR_DISK_VERSION)
         return QUIRE_OK;
+    if (config->read_only)
+        return qr_error_set(e, QUIRE_EUNSUPPORTED,
+                            "index %s: of version %u, this Quire writes %u: start quired once, "
+                            "it upgrades",
+                            index->path, version, QR_DISK_VERSION);
     if (!config->upgrade)
         return qr_error_set(e, QUIRE_EUNSUPPORTED,
                             "index %s: of version %u, and this Quire upgrades none to %u",
@@ -218,7 +222,8 @@ quire_status qr_disk_index_open(const struct qr_disk_index_config *config,
     struct qr_disk_index *index = index_alloc(config);
     if (!index)
         return qr_error_set(e, QUIRE_ENOMEM, "no memory for the index");
-    quire_status status = open_locked(index, e);
+    quire_status status =
+        config->read_only ? open_read_only_locked(index, e) : open_locked(index, e);
     if (status == QUIRE_OK)
         status = check_version(index, config, e);
     if (status != QUIRE_OK) {
@@ -305,7 +310,7 @@ static quire_status reopen(struct qr_disk_index *index, uint64_t generation, str
     qr_counter_add(&index->reopens, 1);
     status = open_locked(index, e);
     if (status != QUIRE_OK)
-        open_read_only_locked(index);
+        (void)open_read_only_locked(index, NULL);
     const enum qr_disk_index_state state = index->state;
     pthread_rwlock_unlock(&index->lock);
     QR_LOG(status == QUIRE_OK ? QR_LOG_WARN : QR_LOG_ERROR, "disk.index_reopened",
@@ -390,6 +395,14 @@ quire_status qr_disk_index_get(struct qr_disk_index *index, const struct qr_disk
 quire_status qr_disk_index_each(struct qr_disk_index *index, const struct qr_disk_key *prefix,
                                 qr_disk_index_each_fn *each, void *arg, struct qr_error *e)
 {
+    return qr_disk_index_each_from(index, prefix, prefix, each, arg, e);
+}
+
+quire_status qr_disk_index_each_from(struct qr_disk_index *index,
+                                     const struct qr_disk_key *prefix,
+                                     const struct qr_disk_key *from,
+                                     qr_disk_index_each_fn *each, void *arg, struct qr_error *e)
+{
     char *message = NULL;
 
     pthread_rwlock_rdlock(&index->lock);
@@ -399,7 +412,7 @@ quire_status qr_disk_index_each(struct qr_disk_index *index, const struct qr_dis
                             index->path);
     }
     rocksdb_iterator_t *it = rocksdb_create_iterator(index->db, index->scan_options);
-    for (rocksdb_iter_seek(it, (const char *)prefix->bytes, prefix->n); rocksdb_iter_valid(it);
+    for (rocksdb_iter_seek(it, (const char *)from->bytes, from->n); rocksdb_iter_valid(it);
          rocksdb_iter_next(it)) {
         size_t key_bytes, value_bytes;
         const char *key = rocksdb_iter_key(it, &key_bytes);

@@ -19,6 +19,7 @@ enum qr_disk_index_state { QR_DISK_WRITABLE, QR_DISK_READ_ONLY, QR_DISK_CLOSED }
 struct qr_disk_index_config {
     const char *path;     /* folder of the index; its parent exists */
     bool create;          /* make it when absent */
+    bool read_only;       /* write nothing; an older version is refused, too */
     uint64_t cache_bytes; /* for blocks; 0: 32 MiB */
     /** Bring an index of an older version up to this one; NULL: refuse older ones. */
     quire_status (*upgrade)(struct qr_disk_index *index, uint32_t from, struct qr_error *e);
@@ -56,6 +57,13 @@ typedef bool qr_disk_index_each_fn(void *arg, const uint8_t *key, size_t key_byt
 /** Every entry whose key begins with `prefix`, ascending, as of the call. EIO. */
 quire_status qr_disk_index_each(struct qr_disk_index *index, const struct qr_disk_key *prefix,
                                 qr_disk_index_each_fn *each, void *arg, struct qr_error *e);
+
+/** The same from the first key that is not below `from`. */
+quire_status qr_disk_index_each_from(struct qr_disk_index *index,
+                                     const struct qr_disk_key *prefix,
+                                     const struct qr_disk_key *from,
+                                     qr_disk_index_each_fn *each, void *arg,
+                                     struct qr_error *e);
 
 /** When not writable: close and open again. OK when it is writable after it. */
 quire_status qr_disk_index_recover(struct qr_disk_index *index, struct qr_error *e);

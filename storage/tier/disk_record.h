@@ -23,6 +23,7 @@
 #define QR_DISK_KEY_MODEL 'm'
 #define QR_DISK_KEY_NAMESPACE 'n'
 #define QR_DISK_KEY_PAGE 'p'
+#define QR_DISK_KEY_SCRUB 'c'
 #define QR_DISK_KEY_SESSION 's'
 #define QR_DISK_KEY_TOKENS 't'
 #define QR_DISK_KEY_GOING 'x'

@@ -36,9 +36,11 @@ struct qr_tail_record {
 
 struct qr_tail_log_report {
     uint64_t segments, records, bytes;
-    uint32_t torn;    /* segments whose end is not a whole record: nothing behind it was
-                         acknowledged */
-    uint32_t damaged; /* of them: whole records follow, so acknowledged rows may be lost */
+    uint32_t torn;    /* segments with something that is not a whole record */
+    uint32_t damaged; /* of them: whole records follow, so acknowledged rows may be lost; of the
+                         others none is, as nothing behind a torn end was acknowledged */
+    uint64_t skipped; /* damaged records that were passed over: the rows of those alone are
+                         lost, which leaves a gap in their lane */
     uint64_t torn_segment, torn_offset; /* the first one's */
 };
 
@@ -59,7 +61,8 @@ typedef bool qr_tail_log_replay_fn(void *arg, const struct qr_tail_record *recor
 /**
  * Every whole record, segment by segment, in the order written; a moved record comes later than
  * younger ones, so of records with the same position the one of higher sequence counts.
- * In a segment it stops at the first record that is not whole, and says where.
+ * A damaged record that still says how long it is, with a whole one behind, is passed over; at
+ * any other that is not whole a segment ends. The report says where.
  */
 quire_status qr_tail_log_replay(struct qr_tail_log *log, qr_tail_log_replay_fn *each, void *arg,
                                 struct qr_tail_log_report *report, struct qr_error *e);

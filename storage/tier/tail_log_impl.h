@@ -13,6 +13,7 @@
 #define QR_TAIL_RECORD_HEAD 80u
 #define QR_TAIL_ALIGN 16u
 #define QR_TAIL_LANE_BUCKETS 16384u
+#define QR_TAIL_NAME_BYTES 32
 
 /** A record that counts, and where it is. */
 struct qr_tail_entry {
@@ -89,9 +90,22 @@ uint32_t qr_tail_record_size(const uint8_t *record);
 void qr_tail_segment_header(const struct qr_tail_log *log, uint64_t number,
                             uint64_t base_sequence, uint8_t out[QR_DISK_BLOCK]);
 /** EMISMATCH (other store or number), EUNSUPPORTED, ECORRUPT. */
-quire_status qr_tail_segment_check(const struct qr_tail_log *log, uint64_t number,
+quire_status qr_tail_segment_check(const uint8_t store[QR_DISK_UUID_BYTES], uint64_t number,
                                    const uint8_t block[QR_DISK_BLOCK],
                                    uint64_t *base_sequence_out);
+/** Whether the records end at `at` as a file that was closed in peace does: with zeros, or the
+ * file's end. */
+bool qr_tail_is_clean_end(const uint8_t *contents, size_t at, size_t bytes);
+/** Whether a whole record lies anywhere from `at` on. */
+bool qr_tail_record_follows(const uint8_t *contents, size_t at, size_t bytes, uint64_t segment);
+/**
+ * Bytes of a damaged record at `at` that may be passed over: its head is sound enough to say
+ * how long it is (both of its sizes agree), and a whole record stands behind it. Else 0.
+ * Payloads are the clients', so what looks like a record in the middle of one is never taken
+ * for one.
+ */
+uint32_t qr_tail_record_skip(const uint8_t *contents, size_t at, size_t bytes,
+                             uint64_t segment);
 
 /* ---- tail_log_live.c: the account, lock held -------------------------------------------- */
 
@@ -113,6 +127,10 @@ const struct qr_tail_lane *qr_tail_live_lane(struct qr_tail_log *log,
 
 /* ---- tail_log_segment.c: files, io_lock held -------------------------------------------- */
 
+void qr_tail_segment_name(uint64_t number, char out[QR_TAIL_NAME_BYTES]);
+/** Numbers of the segments in a folder, ascending; *out to be freed. Any time. ENOMEM, EIO. */
+quire_status qr_tail_segments_list(int folder_fd, uint64_t **out, size_t *count_out,
+                                   struct qr_error *e);
 quire_status qr_tail_segments_find(struct qr_tail_log *log, struct qr_error *e);
 /** A segment with room for `bytes`: the last one or a new one. EFULL, EIO. */
 quire_status qr_tail_segment_for(struct qr_tail_log *log, uint32_t bytes,

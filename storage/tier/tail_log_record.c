@@ -88,6 +88,44 @@ uint32_t qr_tail_record_decode(const uint8_t *at, size_t n, uint64_t segment,
     return bytes;
 }
 
+bool qr_tail_is_clean_end(const uint8_t *contents, size_t at, size_t bytes)
+{
+    const size_t end = at + QR_TAIL_RECORD_HEAD < bytes ? at + QR_TAIL_RECORD_HEAD : bytes;
+
+    for (size_t i = at; i < end; i++) {
+        if (contents[i] != 0)
+            return false;
+    }
+    return true;
+}
+
+bool qr_tail_record_follows(const uint8_t *contents, size_t at, size_t bytes, uint64_t segment)
+{
+    struct qr_tail_record record;
+
+    for (size_t i = at; i + QR_TAIL_RECORD_HEAD <= bytes; i += QR_TAIL_ALIGN) {
+        if (qr_tail_record_decode(contents + i, bytes - i, segment, &record) > 0)
+            return true;
+    }
+    return false;
+}
+
+uint32_t qr_tail_record_skip(const uint8_t *contents, size_t at, size_t bytes, uint64_t segment)
+{
+    struct qr_tail_record next;
+    uint32_t payload_bytes;
+
+    if (bytes - at < QR_TAIL_RECORD_HEAD)
+        return 0;
+    const uint32_t size = qr_tail_record_size(contents + at);
+    memcpy(&payload_bytes, contents + at + AT_PAYLOAD_BYTES, 4);
+    if (payload_bytes > bytes || size != qr_tail_record_bytes(payload_bytes) ||
+        size >= bytes - at ||
+        qr_tail_record_decode(contents + at + size, bytes - at - size, segment, &next) == 0)
+        return 0;
+    return size;
+}
+
 void qr_tail_segment_header(const struct qr_tail_log *log, uint64_t number,
                             uint64_t base_sequence, uint8_t out[QR_DISK_BLOCK])
 {
@@ -103,7 +141,7 @@ void qr_tail_segment_header(const struct qr_tail_log *log, uint64_t number,
     memcpy(out + 8, &checksum, 8);
 }
 
-quire_status qr_tail_segment_check(const struct qr_tail_log *log, uint64_t number,
+quire_status qr_tail_segment_check(const uint8_t store[QR_DISK_UUID_BYTES], uint64_t number,
                                    const uint8_t block[QR_DISK_BLOCK],
                                    uint64_t *base_sequence_out)
 {
@@ -117,7 +155,7 @@ quire_status qr_tail_segment_check(const struct qr_tail_log *log, uint64_t numbe
         return QUIRE_ECORRUPT;
     if (version > QR_DISK_VERSION)
         return QUIRE_EUNSUPPORTED;
-    if (own_number != number || memcmp(block + 40, log->store, QR_DISK_UUID_BYTES) != 0)
+    if (own_number != number || memcmp(block + 40, store, QR_DISK_UUID_BYTES) != 0)
         return QUIRE_EMISMATCH;
     memcpy(base_sequence_out, block + 32, 8);
     return QUIRE_OK;

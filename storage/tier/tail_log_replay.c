@@ -12,30 +12,6 @@
 
 #define SPARSE 4u /* a segment of which less than a quarter counts is moved */
 
-/* True when the end of the records is just that: nothing but zeros up to the next block, which
- * a record's first bytes would be in. */
-static bool is_clean_end(const uint8_t *contents, size_t at, size_t bytes)
-{
-    const size_t end = at + QR_TAIL_RECORD_HEAD < bytes ? at + QR_TAIL_RECORD_HEAD : bytes;
-
-    for (size_t i = at; i < end; i++) {
-        if (contents[i] != 0)
-            return false;
-    }
-    return true;
-}
-
-static bool record_follows(const uint8_t *contents, size_t at, size_t bytes, uint64_t segment)
-{
-    struct qr_tail_record record;
-
-    for (size_t i = at; i + QR_TAIL_RECORD_HEAD <= bytes; i += QR_TAIL_ALIGN) {
-        if (qr_tail_record_decode(contents + i, bytes - i, segment, &record) > 0)
-            return true;
-    }
-    return false;
-}
-
 static void report_end(struct qr_tail_log_report *report, uint64_t segment, size_t at,
                        bool damaged)
 {
@@ -65,6 +41,41 @@ static quire_status replay_record(struct qr_tail_log *log, struct qr_tail_segmen
     return status;
 }
 
+/* Records from segment->used on; over damaged ones that say how long they are. */
+static quire_status replay_records(struct qr_tail_log *log, struct qr_tail_segment *segment,
+                                   const uint8_t *contents, size_t bytes,
+                                   qr_tail_log_replay_fn *each, void *arg,
+                                   struct qr_tail_log_report *report)
+{
+    const uint64_t skipped = report->skipped;
+    quire_status status = QUIRE_OK;
+
+    while (status == QUIRE_OK && segment->used < bytes) {
+        struct qr_tail_record record;
+        uint32_t size = qr_tail_record_decode(contents + segment->used, bytes - segment->used,
+                                              segment->number, &record);
+        if (size > 0) {
+            status = replay_record(log, segment, &record, size, each(arg, &record));
+            report->records++;
+            report->bytes += size;
+        } else {
+            size = qr_tail_record_skip(contents, segment->used, bytes, segment->number);
+            if (size == 0)
+                break;
+            if (report->skipped++ == skipped)
+                report_end(report, segment->number, segment->used, true);
+        }
+        segment->used += size;
+    }
+    if (status == QUIRE_OK && segment->used < bytes && report->skipped == skipped) {
+        const bool follows =
+            qr_tail_record_follows(contents, segment->used, bytes, segment->number);
+        if (follows || !qr_tail_is_clean_end(contents, segment->used, bytes))
+            report_end(report, segment->number, segment->used, follows);
+    }
+    return status;
+}
+
 static quire_status replay_segment(struct qr_tail_log *log, struct qr_tail_segment *segment,
                                    qr_tail_log_replay_fn *each, void *arg,
                                    struct qr_tail_log_report *report, struct qr_error *e)
@@ -78,27 +89,12 @@ static quire_status replay_segment(struct qr_tail_log *log, struct qr_tail_segme
         return status;
     report->segments++;
     segment->used = QR_DISK_BLOCK;
-    const bool whole = bytes >= QR_DISK_BLOCK &&
-                       qr_tail_segment_check(log, segment->number, contents, &base) == QUIRE_OK;
-    if (!whole && bytes > 0)
+    if (bytes >= QR_DISK_BLOCK &&
+        qr_tail_segment_check(log->store, segment->number, contents, &base) == QUIRE_OK)
+        status = replay_records(log, segment, contents, bytes, each, arg, report);
+    else if (bytes > 0)
         report_end(report, segment->number, 0,
-                   record_follows(contents, QR_DISK_BLOCK, bytes, segment->number));
-    while (whole && status == QUIRE_OK && segment->used < bytes) {
-        struct qr_tail_record record;
-        const uint32_t size = qr_tail_record_decode(
-            contents + segment->used, bytes - segment->used, segment->number, &record);
-        if (size == 0)
-            break;
-        status = replay_record(log, segment, &record, size, each(arg, &record));
-        segment->used += size;
-        report->records++;
-        report->bytes += size;
-    }
-    if (whole && status == QUIRE_OK && segment->used < bytes) {
-        const bool follows = record_follows(contents, segment->used, bytes, segment->number);
-        if (follows || !is_clean_end(contents, segment->used, bytes))
-            report_end(report, segment->number, segment->used, follows);
-    }
+                   qr_tail_record_follows(contents, QR_DISK_BLOCK, bytes, segment->number));
     free(contents);
     if (status != QUIRE_OK)
         return qr_error_set(e, status, "no memory for the tail log");
@@ -150,8 +146,11 @@ static quire_status gather_live(struct qr_tail_log *log, struct qr_tail_segment 
     struct qr_tail_record record;
 
     for (size_t at = QR_DISK_BLOCK; at < from->used;) {
-        const uint32_t size =
-            qr_tail_record_decode(contents + at, bytes - at, from->number, &record);
+        uint32_t size = qr_tail_record_decode(contents + at, bytes - at, from->number, &record);
+        if (size == 0 && (size = qr_tail_record_skip(contents, at, bytes, from->number)) > 0) {
+            at += size; /* lost at the replay already */
+            continue;
+        }
         if (size == 0)
             return qr_error_set(e, QUIRE_ECORRUPT,
                                 "tail log: segment %" PRIu64 " is damaged at byte %zu: it is "

@@ -17,11 +17,10 @@
 #include "tail_log_impl.h"
 
 #define FILE_MODE 0600
-#define NAME_BYTES 32
 
-static void name_of(uint64_t number, char out[NAME_BYTES])
+void qr_tail_segment_name(uint64_t number, char out[QR_TAIL_NAME_BYTES])
 {
-    (void)snprintf(out, NAME_BYTES, "%016" PRIx64 ".log", number);
+    (void)snprintf(out, QR_TAIL_NAME_BYTES, "%016" PRIx64 ".log", number);
 }
 
 static quire_status fail(struct qr_error *e, const char *what, uint64_t number, int error)
@@ -36,11 +35,11 @@ static int compare_numbers(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Numbers of the segments, ascending; *out to be freed. Other files are not ours. */
-static quire_status list_numbers(struct qr_tail_log *log, uint64_t **out, size_t *count_out,
-                                 struct qr_error *e)
+/* Other files are not ours. */
+quire_status qr_tail_segments_list(int folder_fd, uint64_t **out, size_t *count_out,
+                                   struct qr_error *e)
 {
-    const int fd = dup(log->folder_fd);
+    const int fd = dup(folder_fd);
     DIR *listing = fd >= 0 ? fdopendir(fd) : NULL;
     uint64_t *numbers = NULL, number;
     size_t count = 0;
@@ -95,7 +94,7 @@ static quire_status header_state(struct qr_tail_log *log, uint64_t number, int f
     uint8_t block[QR_DISK_BLOCK];
     uint64_t base = 0;
     const int error = qr_disk_read_all(log->config.io, fd, block, sizeof(block), 0);
-    quire_status status = error == 0          ? qr_tail_segment_check(log, number, block, &base)
+    quire_status status = error == 0 ? qr_tail_segment_check(log->store, number, block, &base)
                           : error == -ENODATA ? QUIRE_ECORRUPT
                                               : qr_disk_status(error);
 
@@ -119,11 +118,11 @@ static quire_status header_state(struct qr_tail_log *log, uint64_t number, int f
 
 static quire_status segment_enter(struct qr_tail_log *log, uint64_t number, struct qr_error *e)
 {
-    char name[NAME_BYTES];
+    char name[QR_TAIL_NAME_BYTES];
     struct stat st;
     bool whole;
 
-    name_of(number, name);
+    qr_tail_segment_name(number, name);
     const int fd = log->config.io->open(log->config.io, log->folder_fd, name, O_RDWR, 0);
     if (fd < 0)
         return fail(e, "open", number, fd);
@@ -145,7 +144,7 @@ quire_status qr_tail_segments_find(struct qr_tail_log *log, struct qr_error *e)
 {
     uint64_t *numbers = NULL;
     size_t count = 0;
-    quire_status status = list_numbers(log, &numbers, &count, e);
+    quire_status status = qr_tail_segments_list(log->folder_fd, &numbers, &count, e);
 
     for (size_t i = 0; i < count && status == QUIRE_OK; i++)
         status = segment_enter(log, numbers[i], e);
@@ -179,7 +178,7 @@ static quire_status segment_make(struct qr_tail_log *log, struct qr_error *e)
 {
     struct qr_disk_io *io = log->config.io;
     const uint64_t number = log->last ? log->last->number + 1 : 1;
-    char name[NAME_BYTES];
+    char name[QR_TAIL_NAME_BYTES];
     uint32_t file_bytes;
 
     /* Without the last segment nothing could be moved together once the log is full. */
@@ -189,7 +188,7 @@ static quire_status segment_make(struct qr_tail_log *log, struct qr_error *e)
                             "tail log: its %" PRIu64 " bytes are full: seal or drop sessions, "
                             "or raise its limit",
                             log->config.max_bytes);
-    name_of(number, name);
+    qr_tail_segment_name(number, name);
     const int fd = io->open(io, log->folder_fd, name, O_RDWR | O_CREAT | O_EXCL, FILE_MODE);
     if (fd < 0)
         return fail(e, "make", number, fd);
@@ -228,7 +227,7 @@ quire_status qr_tail_segment_for(struct qr_tail_log *log, uint32_t bytes,
 void qr_tail_segments_sweep(struct qr_tail_log *log)
 {
     struct qr_disk_io *io = log->config.io;
-    char name[NAME_BYTES];
+    char name[QR_TAIL_NAME_BYTES];
 
     if (!log->replayed)
         return;
@@ -237,7 +236,7 @@ void qr_tail_segments_sweep(struct qr_tail_log *log)
         pthread_mutex_lock(&log->lock);
         const bool dead = segment->closed && segment->live_records == 0;
         pthread_mutex_unlock(&log->lock);
-        name_of(segment->number, name);
+        qr_tail_segment_name(segment->number, name);
         if (!dead || io->unlink(io, log->folder_fd, name) != 0) {
             at = &segment->next;
             continue;
