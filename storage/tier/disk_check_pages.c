@@ -328,7 +328,7 @@ static void judge_shared(struct qr_check *check)
 
 static quire_status read_all(struct reader *r)
 {
-    struct job *job = r->idle;
+    struct job *job;
     quire_status status = QUIRE_OK;
     bool more = true;
 

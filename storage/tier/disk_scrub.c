@@ -168,7 +168,6 @@ static quire_status read_op(struct qr_disk_scrub *s, uint32_t device, uint64_t o
                             size_t bytes)
 {
     struct qr_disk *disk = s->disk;
-    quire_status status = QUIRE_EAGAIN;
 
     if (disk->home.devices[device].slab_fd < 0)
         return QUIRE_EIO;
@@ -184,14 +183,14 @@ static quire_status read_op(struct qr_disk_scrub *s, uint32_t device, uint64_t o
                                   .done = landed,
                                   .arg = s};
     s->landed = false;
-    while ((status = qr_ring_submit(disk->ring, &op, NULL)) == QUIRE_EAGAIN) {
+    while (qr_ring_submit(disk->ring, &op, NULL) == QUIRE_EAGAIN) {
         if (!rest(s, qr_clock_ns() + RETRY_NS))
             return QUIRE_EAGAIN;
     }
     pthread_mutex_lock(&s->lock);
     while (!s->landed)
         (void)pthread_cond_wait(&s->change, &s->lock);
-    status = s->status;
+    const quire_status status = s->status;
     pthread_mutex_unlock(&s->lock);
     return status;
 }
