@@ -50,6 +50,12 @@ quire_status qr_page_identity_check(const struct qr_page_identity *id, struct qr
     if (!status)
         status = check_shape(id, e);
     if (!status)
+        status =
+            qr_spec_check_tensor(&id->key, id->page_tokens, id->heads, id->key_dim, "key", e);
+    if (!status)
+        status = qr_spec_check_tensor(&id->value, id->page_tokens, id->heads, id->value_dim,
+                                      "value", e);
+    if (!status)
         status = check_rope(id, e);
     if (status)
         return status;

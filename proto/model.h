@@ -177,6 +177,13 @@ quire_status qr_spec_check(const struct qr_codec_spec *spec, const char *tensor,
 quire_status qr_spec_check_tokens(const struct qr_codec_spec *spec, uint32_t page_tokens,
                                   const char *tensor, struct qr_error *e);
 
+#define QR_SPEC_ORDER_MAX 8192u         /* channels of all heads that `reorder` sorts */
+#define QR_SPEC_HEAD_MAX (128u * 1024u) /* elements of a head that a codec needs at once */
+/** The same, and what depends on the tensor's shape. */
+quire_status qr_spec_check_tensor(const struct qr_codec_spec *spec, uint32_t tokens,
+                                  uint32_t heads, uint32_t dim, const char *tensor,
+                                  struct qr_error *e);
+
 /** Chained block id: SHA-256("quire.block.v1" | parent | token ids LE32); parent of the first
  * block is the fingerprint. */
 void qr_block_id_tokens(const uint8_t parent[QR_HASH_BYTES], const uint32_t *token_ids,

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "layout.h"
+#include "spec_parts.h"
 
 static const char *section_name(uint16_t type)
 {
@@ -205,6 +206,31 @@ static quire_status check_identity(const struct qr_page_header *header,
     return QUIRE_ECORRUPT;
 }
 
+/* What a decoder indexes memory with: the order of channels names each of them once. */
+static quire_status check_structure(const struct qr_codec_spec *spec,
+                                    const struct qr_page_header *header, uint32_t dim,
+                                    const uint8_t *scales, const char *tensor,
+                                    struct qr_error *e)
+{
+    struct qr_spec_parts parts = {0};
+    uint64_t seen[QR_SPEC_ORDER_MAX / 64] = {0};
+    const uint32_t channels = header->heads * dim;
+    (void)qr_spec_parts(spec, header->tokens, header->heads, dim, &parts);
+    if (!parts.order)
+        return QUIRE_OK;
+    const uint16_t *order = (const uint16_t *)(const void *)(scales + parts.order);
+    for (uint32_t i = 0; i < channels; i++) {
+        const uint32_t c = order[i];
+        if (c >= channels || seen[c / 64] >> c % 64 & 1u)
+            return qr_error_set(
+                e, QUIRE_ECORRUPT,
+                "%s order: place %u has channel %u: each of 0..%u once expected", tensor, i, c,
+                channels - 1);
+        seen[c / 64] |= 1ull << c % 64;
+    }
+    return QUIRE_OK;
+}
+
 quire_status qr_page_open(const void *page, size_t bytes, struct qr_page_view *out,
                           struct qr_error *e)
 {
@@ -225,5 +251,9 @@ quire_status qr_page_open(const void *page, size_t bytes, struct qr_page_view *o
     for (uint32_t i = 0; i < layout.section_count; i++)
         point_view(out, layout.sections[i].type,
                    (const uint8_t *)page + layout.sections[i].offset);
-    return QUIRE_OK;
+    const struct qr_page_view *view = out;
+    status = check_structure(&header->key, header, header->key_dim, view->key_scales, "key", e);
+    return status ? status
+                  : check_structure(&header->value, header, header->value_dim,
+                                    view->value_scales, "value", e);
 }

@@ -4,9 +4,10 @@
  * rows promises by refusing the others, a sealed page from a stranger has to
  * show. Knows where scales stand (PACKING.md), must not know codes.
  */
-#include "page.h"
+#include <stdio.h>
 
 #include "cpu.h"
+#include "spec_parts.h"
 #include "values_codec.h"
 #include "values_kernel.h"
 
@@ -58,6 +59,7 @@ static quire_status check_groups(const struct values_groups *groups, size_t firs
     return checks()->groups(groups) ? QUIRE_OK : name_group(groups, first, tensor, e);
 }
 
+/** Groups of chan, rot: pairs, or dim scales and then dim minima. */
 static quire_status check_scales(const struct qr_codec_spec *spec, const void *scales,
                                  size_t bytes, const char *tensor, uint32_t dim,
                                  struct qr_error *e)
@@ -111,12 +113,47 @@ static quire_status check_codes(const struct tensor *t, const uint8_t *at, size_
     return QUIRE_OK;
 }
 
-static quire_status check_tensor_scales(const struct tensor *t, const uint8_t *at, size_t bytes,
-                                        struct qr_error *e)
+/** Factors of tokens, or norms of channels: finite and not negative. */
+static quire_status check_factors(const uint16_t *at, size_t n, const char *tensor,
+                                  const char *what, struct qr_error *e)
 {
+    for (size_t i = 0; i < n; i++)
+        if (at[i] >= QR_F16_INF_BITS)
+            return qr_error_set(e, QUIRE_EVALUE,
+                                "%s %s %zu is 0x%04x: finite FP16, >= 0 expected", tensor, what,
+                                i, at[i]);
+    return QUIRE_OK;
+}
+
+static quire_status check_options(const struct tensor *t, const struct qr_spec_parts *parts,
+                                  size_t n, const uint8_t *scales, struct qr_error *e)
+{
+    char means[32];
+    quire_status status = QUIRE_OK;
+    snprintf(means, sizeof(means), "%s means", t->name);
+    if (parts->means)
+        status = check_finite(scales + parts->means, 2 * n, means, e);
+    if (parts->norms && !status)
+        status = check_factors((const uint16_t *)(const void *)(scales + parts->norms), n,
+                               t->name, "norm", e);
+    return status;
+}
+
+static quire_status check_tensor_scales(const struct qr_page_header *h, const struct tensor *t,
+                                        const uint8_t *at, struct qr_error *e)
+{
+    struct qr_spec_parts parts = {0};
+    quire_status status;
+    (void)qr_spec_parts(t->spec, h->tokens, h->heads, t->dim, &parts);
+    const size_t bytes = parts.head_bytes * h->heads;
     if (t->spec->codec == QR_CODEC_FP8)
-        return qr_values_check_fp8_scales(t->spec, at, bytes, t->name, e);
-    return check_scales(t->spec, at, bytes, t->name, t->dim, e);
+        status = qr_values_check_fp8_scales(t->spec, at, bytes, t->name, e);
+    else if (t->spec->codec == QR_CODEC_LM)
+        status =
+            check_factors((const uint16_t *)(const void *)at, bytes / 2, t->name, "factor", e);
+    else
+        status = check_scales(t->spec, at, bytes, t->name, t->dim, e);
+    return status ? status : check_options(t, &parts, (size_t)h->heads * t->dim, at, e);
 }
 
 static quire_status check_section(const struct qr_page_header *header,
@@ -131,9 +168,9 @@ static quire_status check_section(const struct qr_page_header *header,
     case QR_SECTION_VALUE_CODES:
         return check_codes(&value, at, section->bytes, e);
     case QR_SECTION_KEY_SCALES:
-        return check_tensor_scales(&key, at, section->bytes, e);
+        return check_tensor_scales(header, &key, at, e);
     case QR_SECTION_VALUE_SCALES:
-        return check_tensor_scales(&value, at, section->bytes, e);
+        return check_tensor_scales(header, &value, at, e);
     case QR_SECTION_KEY_RAW:
         return check_finite(at, section->bytes, "key raw rows", e);
     case QR_SECTION_VALUE_RAW:

@@ -116,6 +116,21 @@ QR_FORMULA uint16_t qr_quant_scale(uint16_t minimum, uint16_t maximum, uint32_t 
     return (uint16_t)(scale - overflows);
 }
 
+/** FP16 scale of a range symmetric around 0; codes 1 .. top are -top/2 .. top/2 times it. */
+QR_FORMULA uint16_t qr_quant_symmetric_scale(uint16_t minimum, uint16_t maximum, uint32_t bits)
+{
+    const float low = fabsf(qr_f16_to_f32(minimum)), high = fabsf(qr_f16_to_f32(maximum));
+    const float top = (float)(qr_quant_top(bits) / 2u);
+    const uint16_t scale = qr_f16_from_f32((low > high ? low : high) / top);
+    return (uint16_t)(scale - (top * qr_f16_to_f32(scale) >= 65520.0f));
+}
+
+/** FP16 minimum that goes with it: a power of two times the scale, exact or infinite. */
+QR_FORMULA uint16_t qr_quant_symmetric_minimum(uint16_t scale, uint32_t bits)
+{
+    return qr_f16_from_f32(-(float)(1u << (bits - 1u)) * qr_f16_to_f32(scale));
+}
+
 /** What members are multiplied by: one FP32 division per group. */
 QR_FORMULA float qr_quant_reciprocal(uint16_t scale)
 {

@@ -67,6 +67,12 @@ bool qr_spec_parts(const struct qr_codec_spec *spec, uint32_t tokens, uint32_t h
         out->norms = end;
         end += row_bytes;
     }
+    if (flags & QR_SPEC_REORDER) {
+        if (heads * dim > QR_SPEC_ORDER_MAX)
+            return false;
+        out->order = end;
+        end += row_bytes;
+    }
     out->bytes = end;
     return true;
 }

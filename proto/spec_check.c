@@ -10,7 +10,7 @@
 
 #define BITS(n) (1u << (n))
 #define AXIS(n) (1u << (n))
-#define COMMON 0
+#define COMMON (QR_SPEC_CENTER | QR_SPEC_NORMALIZE)
 
 /** Limits of one codec. */
 struct limits {
@@ -28,9 +28,15 @@ struct limits {
 static const struct limits limits[] = {
     [QR_CODEC_RAW] = {"raw", BITS(16), AXIS(0), false, 0, 0, "16", "0", "0"},
     [QR_CODEC_CHAN] = {"chan", CHAN_BITS, AXIS(QR_AXIS_CHANNEL) | AXIS(QR_AXIS_TOKEN), true,
-                       COMMON, 0, "2, 3, 4 or 8", "1 (channel) or 2 (token)", "0"},
+                       COMMON | QR_SPEC_HYBRID, 0, "2, 3, 4 or 8", "1 (channel) or 2 (token)",
+                       "0"},
     [QR_CODEC_FP8] = {"fp8", BITS(8), AXIS(QR_AXIS_TOKEN) | AXIS(QR_AXIS_HEAD), false, COMMON,
                       QR_FP8_E5M2, "8", "2 (token) or 3 (head)", "format 0 (e4m3) or 1 (e5m2)"},
+    [QR_CODEC_ROT] = {"rot", CHAN_BITS, AXIS(QR_AXIS_TOKEN), true,
+                      COMMON | QR_SPEC_HEADS4 | QR_SPEC_REORDER, 999, "2, 3, 4 or 8",
+                      "2 (token)", "a clip ratio of 500 to 999 thousandths, or 0"},
+    [QR_CODEC_LM] = {"lm", LOW_BITS, AXIS(QR_AXIS_TOKEN), false, COMMON, UINT32_MAX,
+                     "2, 3 or 4", "2 (token)", "a seed"},
 };
 #define LIMITS_COUNT (sizeof(limits) / sizeof(limits[0]))
 
@@ -107,5 +113,27 @@ quire_status qr_spec_check(const struct qr_codec_spec *spec, const char *tensor,
     if (!number_ok(spec, l))
         return qr_error_set(e, QUIRE_EUNSUPPORTED, "%s: number of %s is %u: %s expected",
                             tensor, l->name, spec->param[QR_PARAM_NUMBER], l->number_text);
+    return QUIRE_OK;
+}
+
+quire_status qr_spec_check_tensor(const struct qr_codec_spec *spec, uint32_t tokens,
+                                  uint32_t heads, uint32_t dim, const char *tensor,
+                                  struct qr_error *e)
+{
+    const quire_status status = qr_spec_check_tokens(spec, tokens, tensor, e);
+    const uint32_t flags = spec->param[QR_PARAM_FLAGS];
+    if (status)
+        return status;
+    if (flags & QR_SPEC_REORDER && heads * dim > QR_SPEC_ORDER_MAX)
+        return qr_error_set(e, QUIRE_EINVAL,
+                            "%s: reorder with %u heads of %u channels: at most %u channels in "
+                            "all expected",
+                            tensor, heads, dim, QR_SPEC_ORDER_MAX);
+    if (spec->codec == QR_CODEC_FP8 && spec->axis == QR_AXIS_HEAD && flags & COMMON &&
+        tokens * dim > QR_SPEC_HEAD_MAX)
+        return qr_error_set(e, QUIRE_EINVAL,
+                            "%s: fp8 by head with options in pages of %u tokens of %u "
+                            "channels: at most %u elements a head expected",
+                            tensor, tokens, dim, QR_SPEC_HEAD_MAX);
     return QUIRE_OK;
 }

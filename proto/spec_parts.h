@@ -15,8 +15,16 @@ struct qr_spec_parts {
     size_t head_bytes; /* scales of one head; heads follow each other from byte 0 */
     size_t means;      /* FP16 [heads][dim] (center) */
     size_t norms;      /* FP16 [heads][dim] (normalize) */
-    size_t bytes;      /* the whole section */
+    size_t order; /* u16 [heads x dim]: channel at each place of the rotated row (reorder) */
+    size_t bytes; /* the whole section */
 };
+
+/** Heads that are worked on together: all that are sorted, four that are rotated, or one. */
+static inline uint32_t qr_spec_unit_heads(const struct qr_codec_spec *spec, uint32_t heads)
+{
+    const uint32_t flags = spec->param[QR_PARAM_FLAGS];
+    return flags & QR_SPEC_REORDER ? heads : flags & QR_SPEC_HEADS4 ? 4u : 1u;
+}
 
 /** False when the spec or the shape is out of the format's limits. */
 bool qr_spec_parts(const struct qr_codec_spec *spec, uint32_t tokens, uint32_t heads,

@@ -63,6 +63,13 @@ static void add_codes(struct qr_page_summary *s, const struct qr_page_header *h,
     }
 }
 
+/** FP16 factors of lm. */
+static void add_factors(struct qr_page_summary *s, const uint8_t *at, uint32_t tokens)
+{
+    for (uint32_t t = 0; t < tokens; t++)
+        add_group(s, read_f16(at + 2u * t), 0);
+}
+
 /** FP32 scales of fp8. */
 static void add_wide_scales(struct qr_page_summary *s, const uint8_t *at, uint32_t groups)
 {
@@ -78,6 +85,8 @@ static void add_scales(struct qr_page_summary *s, const struct qr_page_header *h
 {
     if (spec->codec == QR_CODEC_FP8)
         add_wide_scales(s, at, h->heads * (spec->axis == QR_AXIS_TOKEN ? h->page_tokens : 1u));
+    else if (spec->codec == QR_CODEC_LM)
+        add_factors(s, at, h->heads * h->page_tokens);
     else if (spec->axis == QR_AXIS_CHANNEL)
         add_channel_groups(s, at, h->heads * (h->page_tokens / spec->group), dim);
     else

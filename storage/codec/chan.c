@@ -60,7 +60,10 @@ static void encode_channels(const struct qr_tensor *t, const struct part *p,
         .codes = p->codes + (size_t)first * qr_row_bytes(t->dim, t->spec.bits),
         .scales = p->scales + (size_t)(first / group) * 2 * t->dim,
     };
-    qr_chan_kernels()->encode_channels(&g);
+    if (t->spec.param[QR_PARAM_FLAGS] & QR_SPEC_HYBRID)
+        qr_hybrid_encode_channels(&g);
+    else
+        qr_chan_kernels()->encode_channels(&g);
 }
 
 /** Raw rows are encoded with the others, then cleared. */
@@ -79,7 +82,10 @@ static void encode_tokens(const struct qr_tensor *t, const struct part *p,
         .codes = p->codes + first * row_bytes,
         .pairs = p->scales + first * pairs * 2,
     };
-    qr_chan_kernels()->encode_tokens(&batch);
+    if (t->spec.param[QR_PARAM_FLAGS] & QR_SPEC_HYBRID)
+        qr_hybrid_encode_tokens(&batch);
+    else
+        qr_chan_kernels()->encode_tokens(&batch);
     for (uint32_t i = 0; i < batch.count; i++)
         if (qr_page_is_raw(raw_bitmap, first + i)) {
             memset(batch.codes + i * row_bytes, 0, row_bytes);

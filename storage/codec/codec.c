@@ -6,28 +6,72 @@
 #include "kernels.h"
 
 #include "proto/cpu.h"
+#include "stage.h"
 
-static const struct qr_codec_ops *const codecs[] = {&qr_codec_raw, &qr_codec_chan,
-                                                    &qr_codec_fp8};
+/** The codec that works on the rows themselves, by id; rot has none: its stage puts chan in. */
+static const struct qr_codec_ops *plain(uint16_t id)
+{
+    switch (id) {
+    case QR_CODEC_RAW:
+        return &qr_codec_raw;
+    case QR_CODEC_FP8:
+        return &qr_codec_fp8;
+    case QR_CODEC_LM:
+        return &qr_codec_lm;
+    default:
+        return &qr_codec_chan;
+    }
+}
+
+static void encode(const struct qr_tensor *t, const struct qr_rows *in,
+                   const uint8_t *raw_bitmap, uint8_t *codes, uint8_t *scales)
+{
+    const struct qr_codec_ops *ops = plain(t->spec.codec);
+    if (qr_stage_needed(&t->spec))
+        qr_stage_encode(ops, t, in, raw_bitmap, codes, scales);
+    else
+        ops->encode(t, in, raw_bitmap, codes, scales);
+}
+
+static void expand(const struct qr_tensor *t, const uint8_t *codes, const uint8_t *scales,
+                   const struct qr_expand *to)
+{
+    const struct qr_codec_ops *ops = plain(t->spec.codec);
+    if (qr_stage_needed(&t->spec))
+        qr_stage_expand(ops, t, codes, scales, to);
+    else
+        ops->expand(t, codes, scales, to);
+}
+
+static quire_status check(const struct qr_tensor *t, struct qr_error *e)
+{
+    return qr_spec_check_tensor(&t->spec, t->tokens, t->heads, t->dim, "tensor", e);
+}
+
+static const struct qr_codec_ops codecs[] = {
+    {QR_CODEC_RAW, "raw", check, encode, expand},
+    {QR_CODEC_CHAN, "chan", check, encode, expand},
+    {QR_CODEC_FP8, "fp8", check, encode, expand},
+    {QR_CODEC_ROT, "rot", check, encode, expand},
+    {QR_CODEC_LM, "lm", check, encode, expand},
+};
 
 const struct qr_codec_ops *qr_codec(uint16_t id)
 {
     for (size_t i = 0; i < sizeof(codecs) / sizeof(codecs[0]); i++)
-        if (codecs[i]->id == id)
-            return codecs[i];
+        if (codecs[i].id == id)
+            return &codecs[i];
     return NULL;
 }
 
 static quire_status check_tensor(const struct qr_tensor *tensor, const char *which,
                                  struct qr_error *e)
 {
-    const struct qr_codec_ops *ops = qr_codec(tensor->spec.codec);
-    if (!ops)
-        return qr_spec_check(&tensor->spec, which, e); /* names those that there are */
     if (tensor->dim < QR_DIM_MIN || tensor->dim > QR_DIM_MAX || tensor->dim % 8)
         return qr_error_set(e, QUIRE_EINVAL, "%s dim %u is not a multiple of 8 in %d..%d",
                             which, tensor->dim, QR_DIM_MIN, QR_DIM_MAX);
-    return ops->check(tensor, e);
+    return qr_spec_check_tensor(&tensor->spec, tensor->tokens, tensor->heads, tensor->dim,
+                                which, e);
 }
 
 quire_status qr_codec_check(const struct qr_page_identity *id, struct qr_error *e)

@@ -25,7 +25,7 @@ static const struct qr_fp8_kernels *kernels(void)
 
 static quire_status check(const struct qr_tensor *t, struct qr_error *e)
 {
-    return qr_spec_check_tokens(&t->spec, t->tokens, "fp8", e);
+    return qr_spec_check_tensor(&t->spec, t->tokens, t->heads, t->dim, "fp8", e);
 }
 
 /** Largest magnitude of a head's tokens that are not raw. */

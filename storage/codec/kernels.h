@@ -72,6 +72,10 @@ struct qr_chan_kernels {
                          const uint8_t *scales, const struct qr_expand *to);
 };
 
+/** The same two with the hybrid option (chan_hybrid.c), for every instruction set. */
+void qr_hybrid_encode_channels(const struct qr_channel_group *group);
+void qr_hybrid_encode_tokens(const struct qr_token_batch *batch);
+
 extern const struct qr_row_kernels qr_rows_scalar, qr_rows_avx2, qr_rows_avx512;
 extern const struct qr_chan_kernels qr_chan_scalar, qr_chan_avx2, qr_chan_avx512;
 
@@ -79,7 +83,7 @@ extern const struct qr_chan_kernels qr_chan_scalar, qr_chan_avx2, qr_chan_avx512
 const struct qr_row_kernels *qr_row_kernels(void);
 const struct qr_chan_kernels *qr_chan_kernels(void);
 
-extern const struct qr_codec_ops qr_codec_raw, qr_codec_chan, qr_codec_fp8;
+extern const struct qr_codec_ops qr_codec_raw, qr_codec_chan, qr_codec_fp8, qr_codec_lm;
 
 /** Where element (token, head) of the range of `to` goes; both relative to the page. */
 static inline void *qr_expand_at(const struct qr_expand *to, uint32_t token, uint32_t head)

@@ -101,6 +101,13 @@ static void a_stranger_reads_the_same_values(void **state)
         {"raw", "raw"},
         {"fp8", "fp8:format=e5m2"},
         {"fp8:format=e5m2,axis=head", "fp8:axis=head"},
+        {"fp8:center,normalize", "chan:hybrid,bits=2"},
+        {"chan:center", "chan:bits=3,axis=channel,normalize,hybrid"},
+        {"chan:axis=token,normalize", "rot"},
+        {"rot:bits=3,group=16,clip=0.9", "rot:bits=2,center"},
+        {"rot:heads4", "rot:bits=8,group=128,reorder"},
+        {"rot:heads4,reorder,normalize", "lm:bits=2"},
+        {"lm:bits=3,seed=7", "lm:center,seed=4294967295"},
     };
     static uint16_t ours[KEY_ELEMENTS + VALUE_ELEMENTS], theirs[KEY_ELEMENTS + VALUE_ELEMENTS];
     char path[64] = "/tmp/quire-page-XXXXXX";

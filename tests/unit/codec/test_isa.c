@@ -11,7 +11,7 @@
 #include "storage/codec/kernels.h"
 #include "tests/test.h"
 
-#define ROUNDS 300
+#define ROUNDS 500
 #define ELEMENTS (128 * 3 * 1024) /* most of a tensor here */
 #define GUARD 64
 
@@ -76,27 +76,44 @@ static void fill(const struct job *j)
         }
 }
 
+static uint32_t some_of(uint32_t flags)
+{
+    return random_below(2) ? 0 : random_below(32) & flags;
+}
+
 static void random_spec(struct qr_codec_spec *s)
 {
     static const uint32_t bits[] = {2, 3, 4, 8}, groups[] = {16, 32, 64, 128};
-    *s = (struct qr_codec_spec){.codec = QR_CODEC_CHAN,
+    const uint32_t common = QR_SPEC_CENTER | QR_SPEC_NORMALIZE;
+    uint32_t *flags = &s->param[QR_PARAM_FLAGS], *number = &s->param[QR_PARAM_NUMBER];
+    *s = (struct qr_codec_spec){.codec = (uint16_t)(1 + random_below(5)),
                                 .bits = (uint8_t)pick(bits, 4),
-                                .axis = (uint8_t)(1 + random_below(2)),
+                                .axis = QR_AXIS_TOKEN,
                                 .group = (uint16_t)pick(groups, 4)};
-    switch (random_below(16)) {
-    case 0:
-    case 1:
+    switch (s->codec) {
+    case QR_CODEC_RAW:
         *s = (struct qr_codec_spec){.codec = QR_CODEC_RAW, .bits = 16};
         break;
-    case 2:
-    case 3:
-    case 4:
-        *s = (struct qr_codec_spec){.codec = QR_CODEC_FP8,
-                                    .bits = 8,
-                                    .axis = (uint8_t)(2 + random_below(2)),
-                                    .param = {0, random_below(2)}};
+    case QR_CODEC_FP8:
+        s->bits = 8;
+        s->group = 0;
+        s->axis = (uint8_t)(2 + random_below(2));
+        *number = random_below(2);
+        *flags = some_of(common);
+        break;
+    case QR_CODEC_ROT:
+        *number = random_below(2) ? 0 : QR_CLIP_MIN + random_below(500);
+        *flags = some_of(common | QR_SPEC_HEADS4 | QR_SPEC_REORDER);
+        break;
+    case QR_CODEC_LM:
+        s->bits = (uint8_t)pick(bits, 3);
+        s->group = 0;
+        *number = random_below(1000);
+        *flags = some_of(common);
         break;
     default:
+        s->axis = (uint8_t)(1 + random_below(2));
+        *flags = some_of(common | QR_SPEC_HYBRID);
         break;
     }
     assert_ok(qr_spec_check(s, "random", NULL));
@@ -177,15 +194,16 @@ static void compare(const struct job *j, enum qr_isa isa)
                                                                             : 0;
     if (bad)
         fail_msg("QUIRE_SEED=%llu: %s differ on %s: codec %u bits %u axis %u group %u dim %u "
-                 "heads %u, tokens %u+%u, dtype %d, rotary %u layout %d %s, stream %d",
+                 "flags %u number %u heads %u, tokens %u+%u, dtype %d, rotary %u layout %d %s, "
+                 "stream %d",
                  (unsigned long long)seed,
                  bad == 1   ? "codes"
                  : bad == 2 ? "scales"
                             : "values",
                  qr_isa_name(isa), s->codec, s->bits, s->axis, s->group, j->tensor.dim,
-                 j->tensor.heads, j->to.first_token, j->to.token_count, (int)j->to.dtype,
-                 j->to.rotary_dim, (int)j->to.rope_layout, j->to.rotation ? "on" : "off",
-                 j->to.stream);
+                 s->param[0], s->param[1], j->tensor.heads, j->to.first_token,
+                 j->to.token_count, (int)j->to.dtype, j->to.rotary_dim, (int)j->to.rope_layout,
+                 j->to.rotation ? "on" : "off", j->to.stream);
 }
 
 static void every_isa_gives_the_scalar_bytes(void **state)

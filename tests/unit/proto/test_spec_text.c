@@ -16,6 +16,12 @@ static void texts_come_back(void **state)
         "chan:bits=3,axis=token,group=128",
         "fp8:bits=8,axis=token,format=e4m3",
         "fp8:bits=8,axis=head,format=e5m2",
+        "chan:bits=2,axis=token,group=64,center,normalize,hybrid",
+        "rot:bits=4,axis=token,group=32",
+        "rot:bits=2,axis=token,group=128,clip=0.95,center,heads4,reorder",
+        "rot:bits=3,axis=token,group=16,clip=0.501",
+        "lm:bits=3,axis=token,seed=0",
+        "lm:bits=2,axis=token,seed=4294967295,center",
     };
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(texts); i++) {
@@ -65,6 +71,13 @@ static void mistakes_are_named(void **state)
     expect(QUIRE_EINVAL, "chan:bits=5", "value: chan with 5 bits: 2, 3, 4 or 8 expected");
     expect(QUIRE_EINVAL, "fp8:axis=channel", "value: axis of fp8 is 1: 2 (token) or 3 (head)");
     expect(QUIRE_EINVAL, "fp8:group=32", "value: group of fp8 is 32: 0 expected");
+    expect(QUIRE_EINVAL, "rot:clip=1.5", "\"clip=1.5\" is not understood");
+    expect(QUIRE_EUNSUPPORTED, "rot:clip=0.4", "number of rot is 400");
+    expect(QUIRE_EINVAL, "rot:axis=channel", "axis of rot is 1: 2 (token) expected");
+    expect(QUIRE_EINVAL, "lm:bits=8", "lm with 8 bits: 2, 3 or 4 expected");
+    expect(QUIRE_EINVAL, "lm:seed=4294967296", "\"seed=4294967296\" is not understood");
+    expect(QUIRE_EUNSUPPORTED, "lm:hybrid", "option flags 0x4 of lm are not known");
+    expect(QUIRE_EUNSUPPORTED, "chan:heads4", "option flags 0x8 of chan are not known");
     memset(word, 'x', sizeof(word) - 1);
     expect(QUIRE_EINVAL, word, "codec of 135 bytes: at most 127 expected");
 }
