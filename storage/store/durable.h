@@ -54,7 +54,7 @@ struct qr_round_lane {
     uint32_t sealed; /* of the lane when this round is durable */
     uint64_t length;
     bool cut;
-    uint64_t cut_sequence, cut_length;
+    uint64_t cut_sequence, cut_length, cut_to;
 };
 
 struct qr_round_chunk {
@@ -132,6 +132,8 @@ void qr_mover_stop(struct qr_store *store);
 void qr_mover_enqueue(struct qr_mover *mover, struct qr_session *session);
 /** Queue a session; `waiter` (may be NULL) is told once what it has now is durable. */
 void qr_durable_want(struct qr_session *session, struct qr_waiter *waiter);
+/** The disk has something of the session, or is about to. Its lock held. */
+bool qr_durable_is(struct qr_session *session);
 /** The same, waiting. Not from the mover, nor with a lock of the session. */
 quire_status qr_durable_wait(struct qr_session *session);
 /** The round's writes, or its commit, have ended. Any thread. */

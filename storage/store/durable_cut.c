@@ -79,7 +79,10 @@ static bool note_cut_lane(struct qr_round *round, uint32_t number)
     *lane = (struct qr_round_lane){.lane = number,
                                    .sealed = saved->sealed < whole ? saved->sealed : whole,
                                    .cut = saved->cut,
-                                   .cut_length = saved->cut_to};
+                                   /* Rows that are not in the log yet must not be taken from
+                                    * what was there before an earlier cut. */
+                                   .cut_length = qr_min_u64(saved->cut_to, saved->length),
+                                   .cut_to = saved->cut_to};
     return true;
 }
 
@@ -145,6 +148,8 @@ quire_status qr_round_fill_cut(struct qr_round *round)
         const struct qr_disk_key key = qr_disk_key_block(round->uuid, b);
         qr_disk_batch_delete(&round->batch, &key);
     }
+    /* With the rows of others that wait: a start must not give out numbers below the cut's. */
+    round->commit.tail = true;
     if (!session->save.stored) {
         const struct qr_disk_key going = qr_disk_key_going(round->uuid);
         qr_disk_batch_put(&round->batch, &going, "", 0);

@@ -40,6 +40,16 @@ void qr_durable_want(struct qr_session *session, struct qr_waiter *waiter)
     pthread_mutex_unlock(&mover->lock);
 }
 
+bool qr_durable_is(struct qr_session *session)
+{
+    struct qr_mover *mover = session->store->mover;
+
+    pthread_mutex_lock(&mover->lock);
+    const bool running = session->save.running;
+    pthread_mutex_unlock(&mover->lock);
+    return running || session->save.stored || session->save.going;
+}
+
 struct waiting {
     struct qr_waiter waiter;
     pthread_mutex_t lock;

@@ -24,6 +24,7 @@ struct loading {
     struct qr_adopted adopted[ADOPT_MAX];
     uint32_t adopted_count;
     uint8_t *filled; /* bits: rows of the lane's tail that came */
+    uint64_t rows_end; /* of the last one */
 };
 
 /* ---- block ids and token ids ----------------------------------------------------------------
@@ -204,6 +205,7 @@ static bool load_rows(void *arg, const struct qr_tail_record *record)
         end = qr_min_u64(end, cut->cut_length);
     if (end <= start || record->position >= end)
         return true;
+    l->rows_end = qr_max_u64(l->rows_end, end);
     if (!make_chunks(l, lane, end))
         return false;
     for (uint64_t p = qr_max_u64(record->position, start); p < end; p++) {
@@ -252,6 +254,7 @@ static quire_status fill_lane(struct loading *l, uint32_t number)
         status = l->status;
     if (status != QUIRE_OK)
         return status;
+    l->rows_end = 0;
     memset(l->filled, 0, (size_t)session->tail_max * session->policy.page_tokens / 8 + 1);
     status = qr_tail_log_read(qr_disk_tail_log_of(mover->disk), session->uuid, number,
                               load_rows, l, &damaged);
@@ -270,7 +273,11 @@ static quire_status fill_lane(struct loading *l, uint32_t number)
                                          .changed = UINT32_MAX,
                                          .length = lane->length,
                                          .cut_sequence = record->cut_sequence,
-                                         .cut_length = record->cut_length};
+                                         .cut_length = record->cut_length,
+                                         /* Rows behind a gap must not come back once it is
+                                          * filled with others. */
+                                         .cut = l->rows_end > lane->length,
+                                         .cut_to = lane->length};
     return QUIRE_OK;
 }
 

@@ -361,7 +361,7 @@ static void note_lane(struct qr_round *round, const struct qr_round_lane *saved)
     struct qr_lane_saved *to = &round->session->lanes[saved->lane].saved;
 
     if (round->kind == QR_ROUND_CUT) {
-        if (to->cut_to >= saved->cut_length)
+        if (to->cut_to >= saved->cut_to)
             to->cut = false; /* not cut again meanwhile */
         to->cut_sequence = saved->cut_sequence;
         to->cut_length = saved->cut_length;

@@ -172,11 +172,13 @@ enum qr_want qr_index_want(struct qr_index *index, uint32_t number, bool look,
         want = QR_WANT_DAMAGED;
         if (stored)
             stored->unreadable = 0;
-    } else if (state == QR_PAGE_STORED && stored->reading) {
+    } else if (state != QR_PAGE_STORED || !stored) {
+        want = QR_WANT_GONE;
+    } else if (stored->reading) {
         want = QR_WANT_READING;
-    } else if (state == QR_PAGE_STORED && entry->slot.bytes > 0) {
+    } else if (entry->slot.bytes > 0) {
         want = QR_WANT_DAMAGED; /* a damaged copy is still being looked at: try later */
-    } else if (state == QR_PAGE_STORED) {
+    } else {
         want = QR_WANT_READ;
         stored->reading = 1;
         entry->refs++;

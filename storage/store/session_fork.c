@@ -253,7 +253,7 @@ quire_status qr_session_truncate(struct qr_store *store, uint32_t ns, uint64_t h
         status = qr_session_check_writer(session, epoch, e);
     if (status == QUIRE_OK)
         status = cut(session, length, uuid, e);
-    const bool durable = session->save.stored || session->save.going;
+    const bool durable = session->store->mover && qr_durable_is(session);
     pthread_mutex_unlock(&session->lock);
     pthread_mutex_unlock(&session->write_lock);
     qr_session_used(session);
