@@ -435,8 +435,11 @@ quire_status qr_append_finish(struct qr_append_job *job, quire_status status,
     if (status == QUIRE_OK) {
         commit(job, out);
         count(job);
+        atomic_store(&session->unsaved, true);
     } else {
         give_back(job);
+        if (status == QUIRE_EFULL)
+            qr_mover_press(store);
     }
     while (job->pin_count > 0)
         qr_index_unpin(store->index, job->pins[--job->pin_count]);
@@ -449,6 +452,8 @@ quire_status qr_append_finish(struct qr_append_job *job, quire_status status,
     qr_pool_give(store->appends, job);
     if (status == QUIRE_OK && append->durable)
         status = make_durable(session, append, e);
+    else if (status == QUIRE_OK && qr_mover_wants_write_back(store))
+        qr_durable_want(session, NULL);
     qr_session_release(session);
     return status;
 }

@@ -18,6 +18,7 @@ quire_status qr_chunk_make(struct qr_index *index, struct qr_pool *pool, size_t 
         qr_pool_give(pool, chunk);
         return status;
     }
+    qr_index_count_chunk(index, (int64_t)chunk->slot.bytes);
     chunk->index = index;
     chunk->pool = pool;
     chunk->rows = qr_index_map(index, &chunk->slot);
@@ -32,6 +33,7 @@ static void unref(struct qr_chunk *chunk)
 {
     if (atomic_fetch_sub(&chunk->refs, 1) > 1)
         return;
+    qr_index_count_chunk(chunk->index, -(int64_t)chunk->slot.bytes);
     qr_index_release(chunk->index, &chunk->slot);
     qr_pool_give(chunk->pool, chunk);
 }

@@ -17,6 +17,7 @@
 #define ROUNDS_MAX 32u /* under way at once: their commits share syncs */
 #define STALLED_NS UINT64_C(1000000)
 #define IDLE_NS UINT64_C(100000000)
+#define RELIEVE_NS UINT64_C(20000000)
 #define RECLAIM_RETRY_NS UINT64_C(200000000)
 
 bool qr_round_room(void *array, size_t *capacity, size_t wanted, size_t element_bytes)
@@ -141,6 +142,8 @@ static void round_end(struct qr_round *round, quire_status status)
     struct qr_mover *mover = round->mover;
     struct qr_session *session = round->session;
 
+    if (session && (status != QUIRE_OK || !round->whole))
+        atomic_store(&session->unsaved, true);
     if (status != QUIRE_OK && round->kind == QR_ROUND_SAVE)
         qr_round_unsaved(round);
     qr_round_release(round);
@@ -270,6 +273,7 @@ static void start_session(struct qr_mover *mover, struct qr_session *session)
     round->kind = kind_of(session);
     pthread_mutex_lock(&mover->lock);
     round->covers = session->save.wanted;
+    round->urgent = session->save.waiters != NULL;
     pthread_mutex_unlock(&mover->lock);
     if (round->kind != QR_ROUND_SAVE) {
         round->whole = round->kind == QR_ROUND_DROP;
@@ -380,9 +384,14 @@ static void *mover_main(void *arg)
         const bool was_running = mover->first && mover->first->save.running;
         struct qr_session *session = mover->stopping ? NULL : take_session(mover);
         const bool reclaim = wants_reclaim(mover);
-        if (!events && !session && !reclaim)
+        if (!events && !session && !reclaim && !atomic_load(&mover->pressed))
             wait_for_work(mover);
+        const bool relieve = !mover->stopping && qr_clock_ns() >= mover->relieve_ns;
         pthread_mutex_unlock(&mover->lock);
+        if (relieve) {
+            qr_mover_relieve(mover);
+            mover->relieve_ns = qr_clock_ns() + RELIEVE_NS;
+        }
         run_events(mover, events);
         if (session)
             start_one(mover, session, was_running);

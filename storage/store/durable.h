@@ -77,8 +77,9 @@ struct qr_round {
     uint8_t uuid[QR_DISK_UUID_BYTES];
     uint64_t covers; /* tickets up to this */
     bool whole;      /* nothing is left when it is done */
+    bool urgent;     /* somebody waits for it */
     bool epoch_saved;
-    uint64_t epoch, used_us;
+    uint64_t epoch;
     uint32_t first_block, blocks;  /* block ids to save */
     uint8_t (*ids)[QR_HASH_BYTES]; /* [blocks] */
     uint32_t chained;              /* blocks with chained ids */
@@ -117,6 +118,8 @@ struct qr_mover {
     size_t orphan_count, orphan_capacity, going_count, going_capacity;
     bool stopping;
     uint32_t rounds; /* under way */
+    atomic_bool pressed; /* atomic: somebody found no room in memory */
+    uint64_t relieve_ns; /* owner: the mover's thread; when to look at the marks again */
     /* owner: the mover's thread */
     struct qr_round *stalled, *free;
     bool reclaiming;
@@ -144,6 +147,15 @@ void qr_mover_orphan(void *mover, const uint8_t id[QR_HASH_BYTES]);
 void qr_round_commit(struct qr_round *round);
 /** Room for one element more of an array; false: no memory. */
 bool qr_round_room(void *array, size_t *capacity, size_t wanted, size_t element_bytes);
+
+/* ---- durable_press.c ---------------------------------------------------------------------- */
+
+/** Somebody found no room in host memory; nothing to do without a disk. Any thread. */
+void qr_mover_press(struct qr_store *store);
+/** Dirty pages have passed their mark. */
+bool qr_mover_wants_write_back(struct qr_store *store);
+/** Look at the marks; on the mover's thread. */
+void qr_mover_relieve(struct qr_mover *mover);
 
 /* ---- durable_round.c ----------------------------------------------------------------------
  */

@@ -197,7 +197,7 @@ static bool load_rows(void *arg, const struct qr_tail_record *record)
     const uint64_t most = start + (uint64_t)l->session->tail_max * page_tokens;
     const size_t row_bytes =
         (size_t)lane->heads * ((size_t)lane->key_dim + lane->value_dim) * sizeof(uint16_t);
-    uint64_t end = qr_min_u64(record->position + record->tokens, most);
+    uint64_t end = record->position + record->tokens;
 
     if (record->payload_bytes != record->tokens * row_bytes)
         return true;
@@ -206,6 +206,9 @@ static bool load_rows(void *arg, const struct qr_tail_record *record)
     if (end <= start || record->position >= end)
         return true;
     l->rows_end = qr_max_u64(l->rows_end, end);
+    end = qr_min_u64(end, most);
+    if (record->position >= end)
+        return true;
     if (!make_chunks(l, lane, end))
         return false;
     for (uint64_t p = qr_max_u64(record->position, start); p < end; p++) {
@@ -359,6 +362,8 @@ quire_status qr_session_load(struct qr_session *session, struct qr_error *e)
         status = qr_session_gone(e, session->name);
     else if (!atomic_load(&session->loaded)) {
         status = load(session, e);
+        if (status == QUIRE_EFULL)
+            qr_mover_press(session->store);
         qr_counter_add(&session->store->counters.sessions_loaded, 1);
     }
     pthread_mutex_unlock(&session->write_lock);

@@ -135,7 +135,7 @@ quire_status qr_round_gather(struct qr_round *round)
 
     pthread_mutex_lock(&session->lock);
     round->epoch = session->epoch;
-    round->used_us = 0;
+    atomic_store(&session->unsaved, false);
     if (session->dead)
         status = QUIRE_ENOTFOUND;
     else if (atomic_load(&session->loaded)) {
@@ -184,7 +184,7 @@ static quire_status submit(struct qr_round *round, struct qr_round_page *page,
         .place = qr_disk_place_of(round->mover->disk, &page->slot),
         .buffer = (void *)(uintptr_t)pinned->bytes,
         .capacity = host->ops->rounded(host, pinned->n),
-        .urgency = QR_RING_COMMIT,
+        .urgency = round->urgent ? QR_RING_COMMIT : QR_RING_WRITE_BACK,
         .done = page_written,
         .arg = page};
     quire_status status;

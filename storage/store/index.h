@@ -54,6 +54,9 @@ quire_status qr_index_reserve(struct qr_index *index, size_t bytes, struct qr_sl
                               struct qr_error *e);
 /** Give back a slot that was reserved and not published. */
 void qr_index_release(struct qr_index *index, struct qr_slot *slot);
+/** Bytes of slots that hold tails: they cannot be evicted page by page. Any thread. */
+void qr_index_count_chunk(struct qr_index *index, int64_t bytes);
+uint64_t qr_index_chunk_bytes(struct qr_index *index);
 /** Address of a reserved slot or pinned page. */
 void *qr_index_map(struct qr_index *index, const struct qr_slot *slot);
 

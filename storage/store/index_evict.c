@@ -12,6 +12,17 @@
 #define PICKS_MAX 4096u
 #define REGIONS_MAX 256u
 
+void qr_index_count_chunk(struct qr_index *index, int64_t bytes)
+{
+    atomic_fetch_add_explicit(&index->chunk_bytes, bytes, memory_order_relaxed);
+}
+
+uint64_t qr_index_chunk_bytes(struct qr_index *index)
+{
+    const int64_t bytes = atomic_load(&index->chunk_bytes);
+    return bytes > 0 ? (uint64_t)bytes : 0;
+}
+
 void *qr_index_map(struct qr_index *index, const struct qr_slot *slot)
 {
     struct qr_tier *tier = index->config.tier;

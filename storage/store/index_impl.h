@@ -54,6 +54,7 @@ struct qr_index {
     struct qr_evict *evict;
     uint32_t spare_group;         /* const; of pages that outlive their session */
     _Atomic uint64_t dirty_bytes; /* atomic: written under the lock */
+    _Atomic int64_t chunk_bytes;  /* atomic: a gauge */
     struct qr_index_stat stat;
 };
 

@@ -42,6 +42,8 @@ static quire_status give_up(struct qr_store *store, uint32_t entry, struct page_
 {
     const bool busy = status == QUIRE_EFULL || status == QUIRE_EAGAIN;
 
+    if (status == QUIRE_EFULL)
+        qr_mover_press(store);
     if (read)
         qr_pool_give(store->reads, read);
     qr_index_read_end(store->index, entry, NULL, NULL, busy);

@@ -57,7 +57,7 @@ static void fill_stored(const struct qr_session *session, struct qr_session_info
     }
 }
 
-static void fill(const struct qr_session *session, struct qr_session_info *info)
+void qr_session_fill_info(const struct qr_session *session, struct qr_session_info *info)
 {
     const uint64_t now_ms = qr_store_now_ms(session->store);
     const uint64_t ttl_ms = atomic_load(&session->ttl_ms);
@@ -91,7 +91,7 @@ quire_status qr_session_describe(struct qr_session *session, struct qr_session_i
     if (session->dead)
         status = qr_session_gone(e, session->name);
     else
-        fill(session, out);
+        qr_session_fill_info(session, out);
     pthread_mutex_unlock(&session->lock);
     return status;
 }

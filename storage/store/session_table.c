@@ -171,7 +171,7 @@ quire_status qr_session_list(struct qr_store *store, uint32_t ns, const char *pr
     return QUIRE_OK;
 }
 
-static struct qr_session *acquire_at(struct qr_store *store, uint32_t place)
+struct qr_session *qr_session_acquire_at(struct qr_store *store, uint32_t place)
 {
     struct qr_session *session = NULL;
 
@@ -234,7 +234,7 @@ uint32_t qr_store_tick(struct qr_store *store)
     struct qr_session *session;
     uint32_t dropped = 0;
 
-    for (uint32_t place = 0; (session = acquire_at(store, place)) != NULL; place++) {
+    for (uint32_t place = 0; (session = qr_session_acquire_at(store, place)) != NULL; place++) {
         if (expire(session, now_ms)) {
             if (store->mover)
                 qr_durable_want(session, NULL);

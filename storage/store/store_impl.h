@@ -97,6 +97,7 @@ struct qr_session {
     uint64_t meta_bytes, lanes_meta_bytes; /* counted for the fixed parts */
     uint8_t uuid[16];                      /* its name on disk */
 
+    atomic_bool unsaved; /* atomic: changed since the mover last looked */
     atomic_bool loaded;              /* atomic: lanes are in memory; set under both locks */
     _Atomic uint32_t refs;           /* atomic: the table and whoever uses it now */
     _Atomic uint64_t used_ms;        /* atomic: last use, for the time to live */
@@ -162,6 +163,8 @@ quire_status qr_session_acquire(struct qr_store *store, uint32_t ns, uint64_t ha
 /** Session of a name, with a reference; NULL when there is none. */
 struct qr_session *qr_session_acquire_name(struct qr_store *store, uint32_t ns,
                                            const char *name);
+/** The session at a place of the table, which may change between calls; NULL: past the end. */
+struct qr_session *qr_session_acquire_at(struct qr_store *store, uint32_t place);
 /** The next session of a namespace whose name is above `after` and begins with prefix; NULL. */
 struct qr_session *qr_session_acquire_next(struct qr_store *store, uint32_t ns,
                                            const char *prefix, const char *after);
@@ -209,6 +212,8 @@ uint64_t qr_session_length(const struct qr_session *session, uint64_t *longest_o
 /** Fill an info; takes the session's lock. ENOTFOUND when dead. */
 quire_status qr_session_describe(struct qr_session *session, struct qr_session_info *out,
                                  struct qr_error *e);
+/** The same for a session that is alive; its lock held. */
+void qr_session_fill_info(const struct qr_session *session, struct qr_session_info *out);
 quire_status qr_session_gone(struct qr_error *e, const char *name);
 
 /* ---- lane.c ----------------------------------------------------------------------------- */

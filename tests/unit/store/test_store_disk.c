@@ -28,7 +28,7 @@ static int remove_one(const char *path, const struct stat *st, int type, struct 
 
 static void start(struct fixture *f)
 {
-    struct qr_store_disk_config disk = {.count = 1, .tail_log_bytes = 24u << 20};
+    struct qr_store_disk_config disk = {.count = 1, .tail_log_bytes = 96u << 20};
     struct qr_store_config config = fixture_config(BUDGET);
 
     disk.folders[0] = folder;
@@ -174,6 +174,95 @@ static void a_session_larger_than_memory_is_read_from_disk(void **state)
     (void)state;
     life(append_large);
     life(find_large);
+}
+
+/* ---- pressure -------------------------------------------------------------------------------
+ */
+
+/* For memory only, but memory is full before the disk has written: then the hint says when. */
+static void append_patiently(struct fixture *f, const struct qr_session_info *s,
+                             uint64_t position, uint32_t tokens, uint32_t salt)
+{
+    struct qr_error e;
+    quire_status status;
+
+    for (int i = 0; i < 2000; i++) {
+        status = fixture_append(f, s, position, tokens, salt, &e);
+        if (status != QUIRE_EFULL)
+            break;
+        assert_true(e.retry_after_ms > 0);
+        usleep(5000);
+    }
+    assert_ok(status);
+}
+
+static void append_for_memory(struct fixture *f)
+{
+    const struct qr_session_info s = fixture_open(f, "memory");
+
+    for (uint32_t p = 0; p < LARGE; p += 1024)
+        append_patiently(f, &s, p, 1024, 8);
+    assert_true(fixture_metric(f, "disk_pages_written") > 0);
+    check(f, "memory", LARGE, 8);
+    assert_true(fixture_metric(f, "host_reserved_bytes") <= BUDGET);
+}
+
+static void pages_of_memory_are_written_back_under_pressure(void **state)
+{
+    (void)state;
+    life(append_for_memory);
+}
+
+#define IDLE_SESSIONS 48u
+#define IDLE_TOKENS 900u
+
+static void append_idle_sessions(struct fixture *f)
+{
+    char name[16];
+
+    f->policy.window = 1024; /* all of it is tail: 0.8 MB a session */
+    for (uint32_t i = 0; i < IDLE_SESSIONS; i++) {
+        snprintf(name, sizeof(name), "idle%u", i);
+        const struct qr_session_info s = fixture_open(f, name);
+        fixture_now_ms += 2000;
+        for (uint32_t p = 0; p < IDLE_TOKENS; p += 100)
+            append_patiently(f, &s, p, 100, i);
+    }
+    assert_true(fixture_metric(f, "sessions_unloaded") > 0);
+}
+
+/* Sessions of another life, or of this one, whose tails left memory. */
+static void find_idle_sessions(struct fixture *f)
+{
+    struct qr_session_info info;
+    struct qr_error e;
+    char name[16];
+
+    for (uint32_t i = 0; i < IDLE_SESSIONS; i++) {
+        quire_status status = QUIRE_EFULL;
+        snprintf(name, sizeof(name), "idle%u", i);
+        fixture_now_ms += 2000;
+        for (int tries = 0; tries < 1000 && status == QUIRE_EFULL; tries++) {
+            status = qr_session_info(f->store, f->ns, name, &info, &e);
+            usleep(status == QUIRE_EFULL ? 5000 : 0);
+        }
+        assert_ok(status);
+        check(f, name, IDLE_TOKENS, i);
+    }
+}
+
+static void keep_idle_sessions(struct fixture *f)
+{
+    append_idle_sessions(f);
+    find_idle_sessions(f);
+    assert_ok(qr_store_flush(f->store, f->ns, NULL));
+}
+
+static void idle_sessions_leave_memory_with_their_tails(void **state)
+{
+    (void)state;
+    life(keep_idle_sessions);
+    life(find_idle_sessions);
 }
 
 /* ---- forks and drops ------------------------------------------------------------------------
@@ -372,6 +461,10 @@ int main(void)
         cmocka_unit_test_setup_teardown(what_is_durable_outlives_the_process, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(a_session_larger_than_memory_is_read_from_disk, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(pages_of_memory_are_written_back_under_pressure, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(idle_sessions_leave_memory_with_their_tails, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(shared_pages_go_with_their_last_session, set_up,
                                         tear_down),
