@@ -117,7 +117,7 @@ struct qr_mover {
     uint8_t (*going)[QR_DISK_UUID_BYTES]; /* sessions whose keys are to be deleted */
     size_t orphan_count, orphan_capacity, going_count, going_capacity;
     bool stopping;
-    uint32_t rounds; /* under way */
+    uint32_t rounds;     /* under way */
     atomic_bool pressed; /* atomic: somebody found no room in memory */
     uint64_t relieve_ns; /* owner: the mover's thread; when to look at the marks again */
     /* owner: the mover's thread */
@@ -148,7 +148,8 @@ void qr_round_commit(struct qr_round *round);
 /** Room for one element more of an array; false: no memory. */
 bool qr_round_room(void *array, size_t *capacity, size_t wanted, size_t element_bytes);
 
-/* ---- durable_press.c ---------------------------------------------------------------------- */
+/* ---- durable_press.c ----------------------------------------------------------------------
+ */
 
 /** Somebody found no room in host memory; nothing to do without a disk. Any thread. */
 void qr_mover_press(struct qr_store *store);

@@ -23,7 +23,7 @@ struct loading {
     uint32_t next_block;
     struct qr_adopted adopted[ADOPT_MAX];
     uint32_t adopted_count;
-    uint8_t *filled; /* bits: rows of the lane's tail that came */
+    uint8_t *filled;   /* bits: rows of the lane's tail that came */
     uint64_t rows_end; /* of the last one */
 };
 

@@ -4,8 +4,9 @@
  * back before they fill it, and sessions that nobody uses leave it, their tails
  * with them, since the disk has all of them.
  *
- * Marks, in shares of the host budget: write-back starts at 1/4 of dirty pages, and idle sessions
- * go when tails take 1/2, or metadata 7/8 of its limit, or when somebody found no room at all.
+ * Marks, in shares of the host budget: write-back starts at 1/4 of dirty pages, and idle
+ * sessions go when tails take 1/2, or metadata 7/8 of its limit, or when somebody found no room
+ * at all.
  */
 #include <stdlib.h>
 
@@ -25,11 +26,12 @@ void qr_mover_press(struct qr_store *store)
 
 bool qr_mover_wants_write_back(struct qr_store *store)
 {
-    return store->mover && qr_index_dirty_bytes(store->index) >
-                               store->config.host_budget_bytes / DIRTY_SHARE;
+    return store->mover &&
+           qr_index_dirty_bytes(store->index) > store->config.host_budget_bytes / DIRTY_SHARE;
 }
 
-/* ---- write-back --------------------------------------------------------------------------- */
+/* ---- write-back ---------------------------------------------------------------------------
+ */
 
 static void write_back(struct qr_mover *mover)
 {
@@ -43,7 +45,8 @@ static void write_back(struct qr_mover *mover)
     }
 }
 
-/* ---- unloading ---------------------------------------------------------------------------- */
+/* ---- unloading ----------------------------------------------------------------------------
+ */
 
 static bool lanes_are_saved(const struct qr_session *session)
 {
@@ -124,8 +127,7 @@ static bool is_tight(struct qr_store *store)
 {
     const uint64_t meta = atomic_load(&store->meta.used_bytes);
 
-    return qr_index_chunk_bytes(store->index) >
-               store->config.host_budget_bytes / TAIL_SHARE ||
+    return qr_index_chunk_bytes(store->index) > store->config.host_budget_bytes / TAIL_SHARE ||
            meta > store->meta.limit_bytes - store->meta.limit_bytes / META_SHARE;
 }
 

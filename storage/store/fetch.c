@@ -96,13 +96,15 @@ static void find_rows(const struct qr_session *session, const struct qr_lane *la
     part->pin = chunk;
 }
 
-static void find_page(const struct qr_session *session, const struct qr_lane *lane,
+static void find_page(struct qr_session *session, const struct qr_lane *lane,
                       struct qr_found *found)
 {
     found->entry = lane->pages[found->block];
     memcpy(found->block_id, session->blocks.ids[found->block], QR_HASH_BYTES);
     found->want =
         qr_index_want(session->store->index, found->entry, true, &found->pinned, &found->disk);
+    if (found->want == QR_WANT_READ)
+        found->place = qr_session_read_place(session, found->block);
     found->is_page = true;
 }
 
@@ -111,12 +113,10 @@ static bool await_page(struct qr_session *session, const struct qr_found *found,
                        struct qr_part *part)
 {
     struct qr_store *store = session->store;
-    const struct qr_place place = {
-        .group = session->group, .order = found->block, .hint = QR_ENTRY_NONE};
     quire_status status = QUIRE_OK;
 
     if (found->want == QR_WANT_READ)
-        status = qr_page_read_start(store, found->entry, &found->disk, &place, false);
+        status = qr_page_read_start(store, found->entry, &found->disk, &found->place, false);
     if (wait && status == QUIRE_OK)
         qr_index_read_wait(store->index, found->entry);
     else if (wait)
@@ -209,7 +209,7 @@ bool qr_ahead_ask(struct qr_session *session, const struct qr_lane *lane, uint32
                   uint64_t step, struct qr_ahead *ahead)
 {
     struct qr_store *store = session->store;
-    struct qr_place place = {.order = block, .hint = QR_ENTRY_NONE};
+    struct qr_place place = {.order = block};
     struct qr_pinned pinned;
     struct qr_slot disk;
     enum qr_want want = QR_WANT_GONE;
@@ -221,7 +221,7 @@ bool qr_ahead_ask(struct qr_session *session, const struct qr_lane *lane, uint32
     if (!session->dead && block < lane->sealed) {
         entry = lane->pages[block];
         bytes = qr_index_bytes(store->index, entry);
-        place.group = session->group;
+        place = qr_session_read_place(session, block);
         if (bytes > 0 && ahead_room(store, ahead, bytes))
             want = qr_index_want(store->index, entry, false, &pinned, &disk);
         else if (bytes > 0)

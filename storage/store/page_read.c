@@ -82,9 +82,11 @@ enum qr_page_state qr_page_hold(struct qr_session *session, uint32_t entry, uint
                                 struct qr_pinned *out)
 {
     struct qr_store *store = session->store;
-    const struct qr_place place = {
-        .group = session->group, .order = block, .hint = QR_ENTRY_NONE};
     struct qr_slot disk;
+
+    pthread_mutex_lock(&session->lock);
+    const struct qr_place place = qr_session_read_place(session, block);
+    pthread_mutex_unlock(&session->lock);
 
     for (uint32_t tries = 0; tries < HOLD_TRIES; tries++) {
         const enum qr_want want = qr_index_want(store->index, entry, true, out, &disk);

@@ -146,7 +146,7 @@ quire_status qr_session_make(struct qr_store *store, const struct qr_session_sha
     session->model = shape->model;
     session->policy = *shape->policy;
     session->head_shards = shape->head_shards;
-    session->group = QR_EVICT_NONE;
+    session->group = session->read_group = QR_EVICT_NONE;
     atomic_store(&session->refs, 1);
     pthread_mutex_init(&session->write_lock, NULL);
     pthread_mutex_init(&session->lock, NULL);
@@ -220,7 +220,19 @@ static void empty(struct qr_session *session)
     qr_blocks_free(&session->blocks);
     if (session->group != QR_EVICT_NONE)
         qr_index_group_close(session->store->index, session->group);
-    session->group = QR_EVICT_NONE;
+    if (session->read_group != QR_EVICT_NONE)
+        qr_index_group_close(session->store->index, session->read_group);
+    session->group = session->read_group = QR_EVICT_NONE;
+}
+
+struct qr_place qr_session_read_place(struct qr_session *session, uint32_t block)
+{
+    if (session->read_group == QR_EVICT_NONE)
+        session->read_group = qr_index_group_open(session->store->index);
+    return (struct qr_place){
+        .group = session->read_group == QR_EVICT_NONE ? session->group : session->read_group,
+        .order = block,
+        .hint = QR_ENTRY_NONE};
 }
 
 static void free_lanes(struct qr_session *session)

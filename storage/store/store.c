@@ -86,7 +86,7 @@ static quire_status start_parts(struct qr_store *store, struct qr_error *e)
         .entries_max = entries_max(store),
         .tag = page_tag,
         /* A group outlives its session while forks share its pages, so at most one a page. */
-        .groups_max = store->config.sessions_max + entries_max(store),
+        .groups_max = 2 * store->config.sessions_max + entries_max(store) + 1,
     };
     quire_status status = start_tables(store, e);
 

@@ -93,11 +93,12 @@ struct qr_session {
     uint32_t head_shards;
     uint16_t *lane_row; /* [layers]: lane = lane_row * head_shards + shard; QR_NO_LANE */
     uint32_t lane_count, tail_max;
-    uint32_t group;                        /* of eviction */
+    uint32_t group;      /* of eviction */
+    uint32_t read_group; /* the same, of pages read from the disk; guarded by lock */
     uint64_t meta_bytes, lanes_meta_bytes; /* counted for the fixed parts */
     uint8_t uuid[16];                      /* its name on disk */
 
-    atomic_bool unsaved; /* atomic: changed since the mover last looked */
+    atomic_bool unsaved;             /* atomic: changed since the mover last looked */
     atomic_bool loaded;              /* atomic: lanes are in memory; set under both locks */
     _Atomic uint32_t refs;           /* atomic: the table and whoever uses it now */
     _Atomic uint64_t used_ms;        /* atomic: last use, for the time to live */
@@ -192,6 +193,10 @@ quire_status qr_session_make(struct qr_store *store, const struct qr_session_sha
                              struct qr_session **out, struct qr_error *e);
 /** Lanes, all empty. EFULL, ENOMEM. */
 quire_status qr_session_make_lanes(struct qr_session *session, struct qr_error *e);
+/** Where a page that is read from the disk stands for eviction: in a group of its own, so that
+ * one look at a long session pushes out no more than what else was looked at once. Its lock
+ * held. */
+struct qr_place qr_session_read_place(struct qr_session *session, uint32_t block);
 /** Give back what lanes and block ids hold, so that it can be loaded anew. Both locks held. */
 void qr_session_unload(struct qr_session *session);
 /** Give back everything it holds and mark it dead. Both locks held. */
@@ -231,7 +236,8 @@ struct qr_found {
     uint32_t block, entry;
     bool is_page;
     enum qr_want want;
-    struct qr_slot disk; /* where it is to be read from */
+    struct qr_slot disk;   /* where it is to be read from */
+    struct qr_place place; /* and where it then stands for eviction */
     uint8_t block_id[QR_HASH_BYTES];
     struct qr_pinned pinned;
 };

@@ -265,6 +265,41 @@ static void idle_sessions_leave_memory_with_their_tails(void **state)
     life(find_idle_sessions);
 }
 
+/* ---- one long look --------------------------------------------------------------------------
+ */
+
+#define HOT 8192u /* tokens: about half of the budget */
+
+/* A session that is read again and again, then another, larger than memory, once: the first is
+ * still there for most of its part. */
+static void scan_past_a_hot_session(struct fixture *f)
+{
+    const struct qr_session_info hot = fixture_open(f, "hot"), cold = fixture_open(f, "cold");
+
+    for (uint32_t p = 0; p < LARGE; p += 1024)
+        assert_ok(append_durably(f, &cold, p, 1024, 9));
+    for (uint32_t p = 0; p < HOT; p += 1024)
+        assert_ok(append_durably(f, &hot, p, 1024, 10));
+    for (int i = 0; i < 6; i++)
+        check(f, "hot", HOT, 10);
+    const double before = fixture_metric(f, "disk_pages_read");
+    check(f, "cold", LARGE, 9);
+    const double scanned = fixture_metric(f, "disk_pages_read") - before;
+    check(f, "hot", HOT, 10);
+    const double again = fixture_metric(f, "disk_pages_read") - before - scanned;
+    const double pages = 2.0 * (HOT / 32 - 1);
+    print_message("%.0f pages scanned; %.0f of %.0f hot pages had to be read again\n", scanned,
+                  again, pages);
+    assert_true(scanned > 2.0 * (LARGE / 32) * 0.5);
+    assert_true(again <= 0.25 * pages);
+}
+
+static void one_long_look_leaves_the_rest_in_memory(void **state)
+{
+    (void)state;
+    life(scan_past_a_hot_session);
+}
+
 /* ---- forks and drops ------------------------------------------------------------------------
  */
 
@@ -465,6 +500,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(pages_of_memory_are_written_back_under_pressure, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(idle_sessions_leave_memory_with_their_tails, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(one_long_look_leaves_the_rest_in_memory, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(shared_pages_go_with_their_last_session, set_up,
                                         tear_down),
