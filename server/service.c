@@ -32,6 +32,8 @@ const struct qr_method qr_service_methods[] = {
      .kind = QR_METHOD_WAITING,
      .handle = qr_handle_truncate_session},
     {.path = QUIRE "Lookup", .kind = QR_METHOD_WAITING, .handle = qr_handle_lookup},
+    {.path = QUIRE "GetManifest", .kind = QR_METHOD_WAITING, .handle = qr_handle_get_manifest},
+    {.path = QUIRE "ClaimBlocks", .kind = QR_METHOD_WAITING, .handle = qr_handle_claim_blocks},
     {.path = QUIRE "Flush", .kind = QR_METHOD_WAITING, .handle = qr_handle_flush},
     {.path = QUIRE "Append",
      .kind = QR_METHOD_UNARY,

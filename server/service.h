@@ -70,6 +70,7 @@ qr_handler qr_handle_register_model, qr_handle_get_model;
 qr_handler qr_handle_open_session, qr_handle_close_session, qr_handle_drop_session,
     qr_handle_get_session, qr_handle_list_sessions, qr_handle_fork_session,
     qr_handle_touch_session, qr_handle_truncate_session, qr_handle_lookup;
+qr_handler qr_handle_get_manifest, qr_handle_claim_blocks;
 qr_handler qr_handle_append, qr_handle_attend, qr_handle_flush;
 extern const struct qr_stream_ops qr_handle_fetch;
 

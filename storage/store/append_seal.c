@@ -28,18 +28,35 @@ static struct qr_staged_lane *current(struct qr_append_job *job)
     return &job->lanes[job->lane_count - 1];
 }
 
-static quire_status choose_id(struct qr_append_job *job, uint32_t block, int attempt,
-                              uint8_t out[QR_HASH_BYTES], struct qr_error *e)
+/* The id in a client's page is a claim, and counts where the block's own id was one: it differs
+ * from the block's where the page had to get one of its own on the server that it comes from.
+ */
+static const uint8_t *claimed_id(const struct qr_append_job *job,
+                                 const struct candidate *candidate)
+{
+    static const uint8_t none[QR_HASH_BYTES];
+
+    if (candidate->chunk || candidate->block >= job->session->blocks.claimed)
+        return NULL;
+    const struct qr_page_header *header =
+        qr_index_map(job->session->store->index, candidate->slot);
+    return memcmp(header->block_id, none, QR_HASH_BYTES) ? header->block_id : NULL;
+}
+
+static quire_status choose_id(struct qr_append_job *job, const struct candidate *candidate,
+                              int attempt, uint8_t out[QR_HASH_BYTES], struct qr_error *e)
 {
     uint8_t random[16];
 
     if (attempt == 0) {
-        memcpy(out, qr_blocks_id(&job->session->blocks, block), QR_HASH_BYTES);
+        const uint8_t *id = qr_blocks_id(&job->session->blocks, candidate->block);
+        const uint8_t *claimed = claimed_id(job, candidate);
+        memcpy(out, claimed ? claimed : id, QR_HASH_BYTES);
         return QUIRE_OK;
     }
     quire_status status = qr_random_fill(random, sizeof(random), e);
     if (status == QUIRE_OK)
-        qr_block_id_unique(job->session->model->fingerprint, random, block, out);
+        qr_block_id_unique(job->session->model->fingerprint, random, candidate->block, out);
     return status;
 }
 
@@ -261,7 +278,7 @@ static quire_status place_page(struct qr_append_job *job, const struct candidate
 
     for (int attempt = 0; attempt < ATTEMPTS_MAX && status == QUIRE_OK && !done; attempt++) {
         uint8_t block_id[QR_HASH_BYTES];
-        status = choose_id(job, candidate->block, attempt, block_id, e);
+        status = choose_id(job, candidate, attempt, block_id, e);
         if (status == QUIRE_OK)
             status = try_id(job, candidate, block_id, &entry, &done, e);
     }

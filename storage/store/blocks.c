@@ -33,6 +33,7 @@ void qr_blocks_free(struct qr_blocks *blocks)
     blocks->known = NULL;
     blocks->capacity = blocks->token_capacity = blocks->token_count = 0;
     blocks->fixed = blocks->staged = blocks->chained = blocks->chained_staged = 0;
+    blocks->claimed = blocks->claimed_chained = 0;
 }
 
 static quire_status no_room(struct qr_error *e, uint64_t bytes)
@@ -172,6 +173,52 @@ quire_status qr_blocks_stage_tokens(struct qr_blocks *blocks, uint64_t position,
     return QUIRE_OK;
 }
 
+/* Those that are there already, fixed or claimed, must be the same. */
+static quire_status compare_claims(const struct qr_blocks *blocks, uint32_t first,
+                                   uint32_t count, const uint8_t (*ids)[QR_HASH_BYTES],
+                                   uint32_t known, struct qr_error *e)
+{
+    for (uint32_t i = 0; i < count && first + i < known; i++) {
+        if (memcmp(blocks->ids[first + i], ids[i], QR_HASH_BYTES) == 0)
+            continue;
+        const uint64_t position = (uint64_t)(first + i) * blocks->page_tokens;
+        qr_error_set(e, QUIRE_ECONFLICT,
+                     "block %u (position %" PRIu64 ") has another id already", first + i,
+                     position);
+        if (e)
+            e->position = position;
+        return QUIRE_ECONFLICT;
+    }
+    return QUIRE_OK;
+}
+
+quire_status qr_blocks_claim(struct qr_blocks *blocks, uint32_t first, uint32_t count,
+                             const uint8_t (*ids)[QR_HASH_BYTES], uint32_t chained,
+                             struct qr_error *e)
+{
+    const uint32_t known = blocks->claimed > blocks->fixed ? blocks->claimed : blocks->fixed;
+    quire_status status = QUIRE_OK;
+
+    assert(blocks->staged == blocks->fixed);
+    if (first > known) {
+        qr_error_set(e, QUIRE_EGAP, "claim from block %u, but %u have an id or a claim", first,
+                     known);
+        if (e)
+            e->length = known;
+        return QUIRE_EGAP;
+    }
+    status = compare_claims(blocks, first, count, ids, known, e);
+    if (status == QUIRE_OK && first + count > blocks->capacity)
+        status = reserve_ids(blocks, first + count, e);
+    if (status != QUIRE_OK || first + count <= known)
+        return status;
+    memcpy(blocks->ids[known], ids[known - first],
+           (size_t)(first + count - known) * QR_HASH_BYTES);
+    blocks->claimed = first + count;
+    blocks->claimed_chained = chained;
+    return QUIRE_OK;
+}
+
 static bool all_known(const struct qr_blocks *blocks, uint64_t first)
 {
     if (first + blocks->page_tokens > blocks->token_count)
@@ -188,7 +235,12 @@ const uint8_t *qr_blocks_id(struct qr_blocks *blocks, uint32_t block)
     assert(block <= blocks->staged && block < blocks->capacity);
     if (block < blocks->staged)
         return blocks->ids[block];
-
+    if (block < blocks->claimed) {
+        blocks->chained_staged +=
+            blocks->chained_staged == block && block < blocks->claimed_chained;
+        blocks->staged++;
+        return blocks->ids[block];
+    }
     const uint64_t first = (uint64_t)block * blocks->page_tokens - base_of(blocks);
     if (blocks->chained_staged == block && all_known(blocks, first)) {
         const uint8_t *parent = block ? blocks->ids[block - 1] : blocks->fingerprint;
@@ -200,6 +252,11 @@ const uint8_t *qr_blocks_id(struct qr_blocks *blocks, uint32_t block)
     }
     blocks->staged++;
     return blocks->ids[block];
+}
+
+bool qr_blocks_known(const struct qr_blocks *blocks, uint32_t i)
+{
+    return blocks->known[i] == KNOWN;
 }
 
 /* Forget the token ids of the first `count` positions kept. */
@@ -241,6 +298,7 @@ void qr_blocks_cut(struct qr_blocks *blocks, uint32_t count, uint64_t length,
 {
     const uint64_t base = base_of(blocks);
 
+    blocks->claimed = blocks->claimed_chained = 0;
     if (count < blocks->fixed) {
         blocks->fixed = blocks->staged = count;
         if (blocks->chained > count)

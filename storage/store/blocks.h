@@ -9,6 +9,8 @@
 #ifndef QR_BLOCKS_H
 #define QR_BLOCKS_H
 
+#include <stdbool.h>
+
 #include "meta.h"
 #include "proto/model.h"
 
@@ -19,10 +21,11 @@ struct qr_blocks {
     struct qr_meta *meta;               /* const */
     uint8_t (*ids)[QR_HASH_BYTES];
     uint32_t capacity;
-    uint32_t fixed, staged;           /* ids [0, fixed) hold, [fixed, staged) are staged */
-    uint32_t chained, chained_staged; /* of them, how many from the start are chained */
-    uint32_t *tokens;                 /* ids of positions fixed * page_tokens and on */
-    uint8_t *known;                   /* enum token_state of the same positions */
+    uint32_t fixed, staged;            /* ids [0, fixed) hold, [fixed, staged) are staged */
+    uint32_t chained, chained_staged;  /* of them, how many from the start are chained */
+    uint32_t claimed, claimed_chained; /* ids [fixed, claimed) are there already: claims */
+    uint32_t *tokens;                  /* ids of positions fixed * page_tokens and on */
+    uint8_t *known;                    /* enum token_state of the same positions */
     uint32_t token_capacity, token_count;
 };
 
@@ -41,13 +44,23 @@ quire_status qr_blocks_reserve(struct qr_blocks *blocks, uint32_t count, uint64_
  */
 quire_status qr_blocks_stage_tokens(struct qr_blocks *blocks, uint64_t position,
                                     const uint32_t *tokens, uint32_t n, struct qr_error *e);
+/**
+ * Ids that blocks [first, +count) get when they are sealed, of which those below `chained` go
+ * on the chain of token ids. Blocks with an id or a claim already are compared. Moves memory
+ * like qr_blocks_reserve; nothing is staged. EGAP, ECONFLICT, EFULL, ENOMEM.
+ */
+quire_status qr_blocks_claim(struct qr_blocks *blocks, uint32_t first, uint32_t count,
+                             const uint8_t (*ids)[QR_HASH_BYTES], uint32_t chained,
+                             struct qr_error *e);
 /** Id of a block, at most one past the last staged one (then it is staged). */
 const uint8_t *qr_blocks_id(struct qr_blocks *blocks, uint32_t block);
+/** Whether token id `i` of those kept (position fixed * page_tokens + i) was committed. */
+bool qr_blocks_known(const struct qr_blocks *blocks, uint32_t i);
 /** Keep, or drop, all that was staged. */
 void qr_blocks_commit(struct qr_blocks *blocks);
 void qr_blocks_abort(struct qr_blocks *blocks);
-/** Forget blocks past `count` and token ids past `length`; `uuid` takes the place of the old
- * one when a fixed block goes. */
+/** Forget blocks past `count`, claims, and token ids past `length`; `uuid` takes the place of
+ * the old one when a fixed block goes. */
 void qr_blocks_cut(struct qr_blocks *blocks, uint32_t count, uint64_t length,
                    const uint8_t uuid[16]);
 /** Copy ids [0, count) and token ids up to `length` into fresh `to` (qr_blocks_init done). */

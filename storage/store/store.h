@@ -139,6 +139,43 @@ quire_status qr_session_lookup(struct qr_store *store, uint32_t ns, uint64_t ses
                                size_t *count_out, bool *more_out, uint64_t *length_out,
                                struct qr_error *e);
 
+/* ---- moving a session ------------------------------------------------------------------ */
+
+/** What a session is besides its pages and rows. */
+struct qr_manifest {
+    uint64_t length, ttl_ms; /* committed; as set, not what is left */
+    uint32_t block_count;    /* blocks with an id: some lane has sealed them */
+    uint32_t chained;        /* of them from the start, whose ids are hashes of token ids */
+    uint32_t first_block, id_count;
+    uint8_t (*block_ids)[QR_HASH_BYTES]; /* of [first_block, +id_count) */
+    uint32_t lane_count;
+    uint32_t *sealed;        /* [lane_count]: blocks, lanes in the order of a fetch */
+    uint64_t token_position; /* block_count * page_tokens */
+    uint32_t token_count;
+    uint32_t *token_ids; /* [token_count]; 0 where not known */
+    uint8_t *known;      /* [token_count]: 1 or 0 */
+};
+/** Manifest with the ids of up to `blocks` blocks from first_block on, as of one moment. *out
+ * is the caller's, to be given to qr_manifest_free. ENOTFOUND, ENOMEM. */
+quire_status qr_session_manifest(struct qr_store *store, uint32_t ns, uint64_t session,
+                                 uint32_t first_block, uint32_t blocks,
+                                 struct qr_manifest **out, struct qr_error *e);
+void qr_manifest_free(struct qr_manifest **manifest);
+
+/** Ids for blocks [first, +count) that no lane has sealed: README.md says what claims may do.
+ */
+struct qr_block_claim {
+    uint64_t session, epoch;
+    uint32_t first, count, chained;
+    const uint8_t (*ids)[QR_HASH_BYTES];
+};
+/** Claim; blocks that have an id or a claim are compared. *blocks_out: how many have one.
+ * EFENCED, ENOTFOUND, EGAP, ECONFLICT, EINVAL (a zero id, more chained than claimed), ETOOBIG,
+ * EFULL. */
+quire_status qr_session_claim(struct qr_store *store, uint32_t ns,
+                              const struct qr_block_claim *claim, uint32_t *blocks_out,
+                              struct qr_error *e);
+
 /* ---- append ----------------------------------------------------------------------------- */
 
 /** Payload as a stream of bytes, so that it is copied once, from the wire's own buffers to its
