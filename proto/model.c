@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Limits of a model and its fingerprint: SHA-256 of the canonical
- * serialization that README.md lists field by field. Must not know policies,
+ * Limits of a model and its fingerprint: SHA-256 of the bytes that
+ * model_pack.c makes of it. Must not know policies,
  * pages or sessions.
  */
 #include "model.h"
@@ -151,55 +151,16 @@ static quire_status check_model(const struct qr_model *model, struct qr_error *e
     return status;
 }
 
-static void hash_name(struct qr_sha256 *sha, const char *name)
-{
-    const size_t length = strlen(name);
-    qr_sha256_u16(sha, (uint16_t)length);
-    qr_sha256_bytes(sha, name, length);
-}
-
-/* What a layer does not use is hashed as zero, so that equal caches have equal fingerprints. */
-static void hash_layer(struct qr_sha256 *sha, const struct qr_layer *layer)
-{
-    static const struct qr_layer no_cache;
-    if (layer->kv_heads == 0)
-        layer = &no_cache;
-    qr_sha256_u16(sha, layer->query_heads);
-    qr_sha256_u16(sha, layer->kv_heads);
-    qr_sha256_u16(sha, layer->key_dim);
-    qr_sha256_u16(sha, layer->value_dim);
-    qr_sha256_u8(sha, layer->rope_stored == QR_ROPE_NONE ? 0 : layer->rope);
-    qr_sha256_u8(sha, layer->rope_stored);
-    qr_sha256_u32(sha, layer->sliding_window);
-}
-
-static void hash_rope(struct qr_sha256 *sha, const struct qr_rope *rope)
-{
-    qr_sha256_u8(sha, (uint8_t)rope->layout);
-    qr_sha256_u32(sha, rope->rotary_dim);
-    qr_sha256_f32(sha, rope->attention_factor);
-    for (uint32_t i = 0; i < rope->rotary_dim / 2; i++)
-        qr_sha256_f32(sha, rope->inv_freq[i]);
-}
-
 quire_status qr_model_seal(struct qr_model *model, struct qr_error *e)
 {
     const quire_status status = check_model(model, e);
     if (status)
         return status;
 
+    uint8_t packed[QR_MODEL_PACKED_MAX];
     struct qr_sha256 sha;
     qr_sha256_init(&sha);
-    qr_sha256_bytes(&sha, "quire.model.v1", 14);
-    hash_name(&sha, model->name);
-    hash_name(&sha, model->revision);
-    hash_name(&sha, model->adapter);
-    qr_sha256_u32(&sha, model->layer_count);
-    qr_sha256_u32(&sha, model->rope_count);
-    for (uint32_t i = 0; i < model->layer_count; i++)
-        hash_layer(&sha, &model->layers[i]);
-    for (uint32_t i = 0; i < model->rope_count; i++)
-        hash_rope(&sha, &model->ropes[i]);
+    qr_sha256_bytes(&sha, packed, qr_model_pack(model, packed));
     qr_sha256_finish(&sha, model->fingerprint);
     return QUIRE_OK;
 }

@@ -107,6 +107,16 @@ quire_status qr_name_check(const char *name, const char *what, struct qr_error *
  * serialization, proto/README.md). */
 quire_status qr_model_seal(struct qr_model *model, struct qr_error *e);
 
+#define QR_MODEL_PACKED_MAX 16384
+/** The bytes that the fingerprint is the SHA-256 of; every limit must have been checked
+ * (qr_model_seal). Returns how many. */
+size_t qr_model_pack(const struct qr_model *model, uint8_t out[QR_MODEL_PACKED_MAX]);
+/** The model of such bytes, checked and sealed; safe on any bytes. What a layer without KV
+ * heads had beside them is zero. *out is undefined on failure. ECORRUPT, EINVAL as
+ * qr_model_seal. */
+quire_status qr_model_unpack(const void *bytes, size_t n, struct qr_model *out,
+                             struct qr_error *e);
+
 enum qr_codec_id {
     QR_CODEC_RAW = 1,  /* FP16 */
     QR_CODEC_CHAN = 2, /* integer groups along tokens or channels (KIVI, InnerQ) */

@@ -8,8 +8,6 @@
 
 #include "sha256.h"
 
-#include <string.h>
-
 _Static_assert(sizeof(struct qr_sha256) == sizeof(SHA256_CTX), "state fits");
 _Static_assert(_Alignof(struct qr_sha256) == _Alignof(SHA256_CTX), "state is aligned");
 
@@ -54,13 +52,6 @@ void qr_sha256_u32(struct qr_sha256 *sha, uint32_t v)
 void qr_sha256_u64(struct qr_sha256 *sha, uint64_t v)
 {
     update_le(sha, v, 8);
-}
-
-void qr_sha256_f32(struct qr_sha256 *sha, float v)
-{
-    uint32_t bits;
-    memcpy(&bits, &v, sizeof(bits));
-    qr_sha256_u32(sha, bits);
 }
 
 void qr_sha256_finish(struct qr_sha256 *sha, uint8_t out[32])

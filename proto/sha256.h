@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * SHA-256 in pieces, little-endian integers included; for model.c and id.c.
+ * SHA-256 in pieces, little-endian integers included; for model.c, id.c and export.c.
  */
 #ifndef QR_SHA256_H
 #define QR_SHA256_H
@@ -19,7 +19,6 @@ void qr_sha256_u8(struct qr_sha256 *sha, uint8_t v);
 void qr_sha256_u16(struct qr_sha256 *sha, uint16_t v);
 void qr_sha256_u32(struct qr_sha256 *sha, uint32_t v);
 void qr_sha256_u64(struct qr_sha256 *sha, uint64_t v);
-void qr_sha256_f32(struct qr_sha256 *sha, float v);
 void qr_sha256_finish(struct qr_sha256 *sha, uint8_t out[32]);
 
 #endif
