@@ -155,21 +155,15 @@ quire_status qr_client_model_from(const struct quire_model *from, struct qr_mode
     return status ? status : qr_model_seal(to, e);
 }
 
-/* The two large structs of a registration. */
-struct registration {
-    struct qr_model model;
-    struct qr_wire_model wire;
-};
-
-static quire_status send_model(quire_client *client, struct registration *r,
-                               uint8_t fingerprint[32])
+static quire_status send_model(quire_client *client, const struct qr_model *model,
+                               struct qr_wire_model *wire)
 {
     struct quire_op *op;
     struct qr_error e;
     Quire__V1__RegisterModelRequest request = QUIRE__V1__REGISTER_MODEL_REQUEST__INIT;
 
-    qr_wire_model_to(&r->model, &r->wire);
-    request.model = &r->wire.message;
+    qr_wire_model_to(model, wire);
+    request.model = &wire->message;
     quire_status status = qr_control(client, QR_METHOD_REGISTER_MODEL, &request.base,
                                      &quire__v1__register_model_reply__descriptor, true, &op);
     if (status)
@@ -180,13 +174,23 @@ static quire_status send_model(quire_client *client, struct registration *r,
     qr_op_recycle(op);
     if (status)
         return qr_client_fail(&e);
-    if (memcmp(theirs, r->model.fingerprint, sizeof(theirs)))
+    if (memcmp(theirs, model->fingerprint, sizeof(theirs)))
         return qr_client_fail_text(QUIRE_EMISMATCH,
                                    "server and library compute different fingerprints of model "
                                    "%.100s: their versions differ",
-                                   r->model.name);
-    memcpy(fingerprint, theirs, sizeof(theirs));
+                                   model->name);
     return QUIRE_OK;
+}
+
+quire_status qr_client_model_send(quire_client *client, const struct qr_model *model)
+{
+    struct qr_wire_model *wire = malloc(sizeof(*wire));
+
+    if (!wire)
+        return qr_client_fail_text(QUIRE_ENOMEM, "out of memory for a model");
+    const quire_status status = send_model(client, model, wire);
+    free(wire);
+    return status;
 }
 
 quire_status quire_model_register(quire_client *client, const struct quire_model *model,
@@ -199,14 +203,16 @@ quire_status quire_model_register(quire_client *client, const struct quire_model
                                    !client  ? "client"
                                    : !model ? "model"
                                             : "fingerprint");
-    struct registration *r = malloc(sizeof(*r));
-    if (!r)
+    struct qr_model *sealed = malloc(sizeof(*sealed));
+    if (!sealed)
         return qr_client_fail_text(QUIRE_ENOMEM, "out of memory for a model");
-    quire_status status = qr_client_model_from(model, &r->model, &e);
+    quire_status status = qr_client_model_from(model, sealed, &e);
     if (status)
         qr_client_fail(&e);
     else
-        status = send_model(client, r, fingerprint);
-    free(r);
+        status = qr_client_model_send(client, sealed);
+    if (!status)
+        memcpy(fingerprint, sealed->fingerprint, sizeof(sealed->fingerprint));
+    free(sealed);
     return status;
 }

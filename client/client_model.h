@@ -12,5 +12,8 @@
  * undefined. */
 quire_status qr_client_model_from(const struct quire_model *from, struct qr_model *to,
                                   struct qr_error *e);
+/** Register a sealed model; the server must compute the same fingerprint. Failure becomes the
+ * thread's last error. */
+quire_status qr_client_model_send(quire_client *client, const struct qr_model *model);
 
 #endif

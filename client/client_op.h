@@ -13,6 +13,7 @@
 #include "client_error.h"
 #include "client_fetch.h"
 #include "client_pool.h"
+#include "client_raw.h"
 #include "handle.h"
 
 /** What a kind of operation does. Called on transport threads, unless it says otherwise. */
@@ -55,6 +56,10 @@ struct quire_op {
         struct {
             struct quire_attend args;
         } attend;
+        struct {
+            struct qr_raw_fetch *fetch;
+            struct qr_raw_append *append;
+        } raw;
     } u;
 };
 

@@ -66,7 +66,8 @@ enum {
 struct quire_error {
     quire_status status;
     uint64_t length; /* EGAP, ERANGE: current length, tokens; ETOOBIG of a message: its bytes */
-    uint64_t position; /* EVALUE, ECONFLICT, EMISSING: first token concerned */
+    uint64_t position; /* EVALUE, ECONFLICT, EMISSING: first token concerned; ECORRUPT of an
+                          import: byte of the file */
     uint64_t tokens;   /* EMISSING: how many from there */
     uint32_t layer, head, channel;
     uint32_t retry_after_ms; /* EFULL, ELEASE, EUNAVAILABLE: 0 = no hint */
@@ -480,6 +481,86 @@ QUIRE_API void quire_op_cancel(quire_op *op);
 QUIRE_API const struct quire_error *quire_op_error(const quire_op *op);
 /** Release; waits for completion first. NULL allowed. */
 QUIRE_API void quire_op_free(quire_op **op);
+
+/* ---- export and import ------------------------------------------------------------------ */
+
+/** How far an export or import is; at its end, what became of it. */
+struct quire_transfer {
+    char name[256];           /* of the session in the file */
+    uint8_t fingerprint[32];  /* of its model */
+    uint64_t tokens;          /* that the file holds of each lane */
+    uint64_t pages;           /* written or read so far */
+    uint64_t bytes;           /* of the file, so far */
+    uint64_t total_bytes;     /* of the file */
+    uint64_t resumed_bytes;   /* of `bytes`: there before. Export: in the partial file; import:
+                                 pages that the server had from a try before */
+    uint64_t left_out_tokens; /* export: committed, and not in the file */
+};
+/** Told now and then on the calling thread; false: stop with ECANCELED. */
+typedef bool (*quire_progress_fn)(void *context, const struct quire_transfer *transfer);
+/** Write all n bytes at the end of the file; 0, or an errno value: EIO with its text. */
+typedef int (*quire_write_fn)(void *context, const void *bytes, size_t n);
+/** The next bytes of the file from its start, at most `capacity`; *bytes_out 0: there are no
+ * more. 0, or an errno value. */
+typedef int (*quire_read_fn)(void *context, void *bytes, size_t capacity, size_t *bytes_out);
+/** Keep the first `length` bytes of the file; what is written next comes after them. 0, or an
+ * errno value. */
+typedef int (*quire_cut_fn)(void *context, uint64_t length);
+
+struct quire_export {
+    size_t struct_bytes; /* set by quire_export_init */
+    quire_write_fn write;
+    /** To continue a partial file: it is read and verified first, then cut after the last whole
+     * record. NULL, or no bytes there: from the start. */
+    quire_read_fn read;
+    quire_cut_fn cut;           /* with read */
+    quire_progress_fn progress; /* may be NULL */
+    void *context;              /* of all four */
+    uint64_t length;            /* tokens to export; 0: all committed ones */
+    bool allow_missing;         /* end before the first missing page instead of EMISSING */
+    uint32_t timeout_ms;        /* of the whole export; 0: none. Each call has the client's */
+    uint64_t keep_ms;           /* how long a broken export can be continued; default 3600000 */
+};
+QUIRE_API void quire_export_init(struct quire_export *args);
+/**
+ * Write a session as one file (proto/EXPORT.md): pages as they are, tails in FP16, model,
+ * policy, block ids, token ids of the tail, time to live. Constant memory; the file is written
+ * from front to back. It is of one moment: the session is forked first, as ".export.<id>", and
+ * the fork dropped at the end. With `read`, the fork of an export that broke stays for keep_ms,
+ * so that a later call continues; without it, it is dropped. *out may be NULL. Errors:
+ * ENOTFOUND (the session, or the fork of a partial file), EMISSING (the first range, see
+ * quire_session_lookup), EMISMATCH (the partial file is of another session), ECORRUPT, EINVAL,
+ * EIO, ECANCELED, ETIMEOUT, EUNAVAILABLE.
+ */
+QUIRE_API quire_status quire_session_export(quire_client *client, const char *name,
+                                            const struct quire_export *args,
+                                            struct quire_transfer *out);
+
+struct quire_import {
+    size_t struct_bytes; /* set by quire_import_init */
+    quire_read_fn read;
+    quire_progress_fn progress; /* may be NULL */
+    void *context;              /* of both */
+    bool compare_all;    /* send again what the server has of a try before, to be compared */
+    uint32_t timeout_ms; /* of the whole import; 0: none */
+    uint64_t ttl_ms;     /* of the session; 0: the file's */
+    uint64_t keep_ms;    /* how long a broken import can be continued; default 3600000 */
+};
+QUIRE_API void quire_import_init(struct quire_import *args);
+/**
+ * Make the session of a file, as `name` (NULL: its name in the file). Constant memory; the file
+ * is read from front to back, each record is verified before it is sent. Until all of it was,
+ * its end included, the session is ".import.<id>"; only then it appears under its name, whole.
+ * A call that broke leaves that for keep_ms: the next one with the same file and name sends
+ * what is missing, after comparing block ids and the last page of each lane. *out may be NULL.
+ * Errors: ECORRUPT (altered or cut file: the text names the byte, quire_error.position is it;
+ * what was imported is dropped), EUNSUPPORTED (version, flag), EEXIST (the name), EFULL (what
+ * was imported was evicted meanwhile), EMISMATCH, EVALUE, EINVAL, EIO, ECANCELED, ETIMEOUT,
+ * EUNAVAILABLE.
+ */
+QUIRE_API quire_status quire_session_import(quire_client *client, const char *name,
+                                            const struct quire_import *args,
+                                            struct quire_transfer *out);
 
 /* ---- server statistics ------------------------------------------------------------------ */
 

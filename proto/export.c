@@ -17,21 +17,25 @@ static quire_status take_model(struct qr_export_walk *walk, const void *payload,
                                struct qr_error *e)
 {
     const uint32_t shards = walk->head.head_shards;
+    uint32_t lanes = 0;
+    struct qr_model model;
     struct qr_error cause;
 
-    if (qr_model_unpack(payload, n, &walk->model, &cause))
+    if (qr_model_unpack(payload, n, &model, &cause))
         return qr_export_wrap(e, walk->offset, &cause);
-    if (memcmp(walk->model.fingerprint, walk->head.fingerprint, QR_HASH_BYTES) != 0)
+    if (memcmp(model.fingerprint, walk->head.fingerprint, QR_HASH_BYTES) != 0)
         return DAMAGE(walk->offset, "the model \"%.100s\" has not the fingerprint of the head",
-                      walk->model.name);
-    for (uint32_t i = 0; i < walk->model.layer_count; i++) {
-        const uint32_t heads = walk->model.layers[i].kv_heads;
+                      model.name);
+    for (uint32_t i = 0; i < model.layer_count; i++) {
+        const uint32_t heads = model.layers[i].kv_heads;
         if (heads % shards)
             return DAMAGE(walk->offset,
                           "%u head shards do not divide the %u KV heads of layer %u", shards,
                           heads, i);
-        walk->lane_count += heads ? shards : 0;
+        lanes += heads ? shards : 0;
     }
+    walk->model = model;
+    walk->lane_count = lanes;
     walk->has_model = true;
     return QUIRE_OK;
 }

@@ -133,8 +133,8 @@ quire_status qr_export_begin(struct qr_export_walk *walk, const void *head, stru
  */
 quire_status qr_export_record(const struct qr_export_walk *walk, const void *mark,
                               struct qr_export_record *out, struct qr_error *e);
-/** Check the payload (8-byte aligned, padding included) and move on. Errors as above; then the
- * walk is over. */
+/** Check the payload (8-byte aligned, padding included) and move on. Errors as above: then the
+ * walk stays where it is. */
 quire_status qr_export_payload(struct qr_export_walk *walk, const void *mark,
                                const void *payload, struct qr_error *e);
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * quire session ls|info|fork|drop|truncate.
+ * quire session ls|info|fork|drop|truncate; export and import: cmd_session_move.c.
  */
+#include "cmd_session.h"
 #include "args.h"
-#include "commands.h"
 #include "output.h"
 
 #include "proto/spec_text.h"
@@ -304,6 +304,8 @@ int qr_cmd_session(struct qr_cli *cli, int argc, char **argv)
         {"fork", "fork a session: pages are shared", session_fork},
         {"drop", "remove a session", session_drop},
         {"truncate", "cut a session", session_truncate},
+        {"export", "write a session as one file", qr_session_export},
+        {"import", "make the session of such a file", qr_session_import},
         {NULL, NULL, NULL},
     };
     return qr_commands_run(cli, list, "session ", argc, argv);

@@ -18,7 +18,7 @@ static const struct qr_command commands[] = {
     {"fetch", "write a session's keys and values to a safetensors file", qr_cmd_fetch},
     {"attend", "attend to a session with the queries of a safetensors file", qr_cmd_attend},
     {"flush", "wait until sessions are on disk", qr_cmd_flush},
-    {"session", "list, show, fork, cut and drop sessions", qr_cmd_session},
+    {"session", "list, show, fork, cut, drop, export and import sessions", qr_cmd_session},
     {"model", "register a model", qr_cmd_model},
     {"stat", "show the server's counters", qr_cmd_stat},
     {"inspect", "show what a page holds, of a file or of a session", qr_cmd_inspect},
