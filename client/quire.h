@@ -542,6 +542,7 @@ struct quire_import {
     quire_progress_fn progress; /* may be NULL */
     void *context;              /* of both */
     bool compare_all;    /* send again what the server has of a try before, to be compared */
+    bool durable;        /* return when it is on disk; EUNSUPPORTED without one */
     uint32_t timeout_ms; /* of the whole import; 0: none */
     uint64_t ttl_ms;     /* of the session; 0: the file's */
     uint64_t keep_ms;    /* how long a broken import can be continued; default 3600000 */

@@ -375,6 +375,7 @@ int qr_session_import(struct qr_cli *cli, int argc, char **argv)
         {"ttl", QR_ARG_U64, &import.ttl_ms, "MS", "time to live (the file's)", NULL},
         {"compare-all", QR_ARG_FLAG, &import.compare_all, NULL,
          "compare also what a broken import left on the server", NULL},
+        {"durable", QR_ARG_FLAG, &import.durable, NULL, "wait until it is on disk", NULL},
         {"deadline", QR_ARG_U32, &import.timeout_ms, "MS", "of the whole import (none)", NULL}};
     const struct qr_synopsis synopsis = {
         .operands = "FILE",

@@ -121,8 +121,7 @@ quire_status qr_name_prepare(struct qr_round *round, const struct qr_round_page 
     struct qr_naming naming;
     uint64_t tag;
 
-    if (page->block >= round->chained) /* an id of this session alone */
-        return QUIRE_OK;
+    /* Also ids without token ids may be there: an import brings those of another session. */
     qr_index_naming(index, page->entry, &naming);
     if (naming.recorded || naming.erased || naming.slot.bytes > 0)
         return QUIRE_OK;

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "store_impl.h"
+#include "durable.h"
 
 void qr_manifest_free(struct qr_manifest **manifest)
 {
@@ -81,11 +81,14 @@ quire_status qr_session_manifest(struct qr_store *store, uint32_t ns, uint64_t h
         return status;
     }
     qr_session_used(session);
+    status = qr_session_load(session, e);
     /* An append that is under way stages token ids without the other lock. */
     pthread_mutex_lock(&session->write_lock);
     pthread_mutex_lock(&session->lock);
-    status = session->dead ? qr_session_gone(e, session->name)
-                           : fill(session, first_block, blocks, m, e);
+    if (status == QUIRE_OK && session->dead)
+        status = qr_session_gone(e, session->name);
+    if (status == QUIRE_OK)
+        status = fill(session, first_block, blocks, m, e);
     pthread_mutex_unlock(&session->lock);
     pthread_mutex_unlock(&session->write_lock);
     qr_session_release(session);
@@ -127,9 +130,11 @@ quire_status qr_session_claim(struct qr_store *store, uint32_t ns,
 
     if (status != QUIRE_OK)
         return status;
+    status = qr_session_load(session, e);
     pthread_mutex_lock(&session->write_lock);
     pthread_mutex_lock(&session->lock);
-    status = qr_session_check_writer(session, claim->epoch, e);
+    if (status == QUIRE_OK)
+        status = qr_session_check_writer(session, claim->epoch, e);
     if (status == QUIRE_OK)
         status = check_claim(session, claim, e);
     if (status == QUIRE_OK)

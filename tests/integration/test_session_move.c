@@ -59,33 +59,26 @@ static void round_trip(const struct move_source *s, uint64_t tokens)
 static void every_codec_policy_moves_bit_for_bit(void **state)
 {
     static const struct {
-        uint32_t key_bits, value_bits;
-        enum quire_axis key_axis, value_axis;
-        uint32_t page_tokens, window, group;
+        const char *key, *value;
+        uint32_t page_tokens, window;
     } cases[] = {
-        {4, 4, QUIRE_AXIS_CHANNEL, QUIRE_AXIS_TOKEN, 128, 128, 32},
-        {2, 3, QUIRE_AXIS_TOKEN, QUIRE_AXIS_CHANNEL, 64, 0, 16},
-        {8, 2, QUIRE_AXIS_CHANNEL, QUIRE_AXIS_CHANNEL, 32, 200, 32},
-        {3, 8, QUIRE_AXIS_TOKEN, QUIRE_AXIS_TOKEN, 256, 100, 64},
-        {16, 16, 0, 0, 128, 128, 0},
-        {16, 4, 0, QUIRE_AXIS_TOKEN, 512, 17, 64},
+        {"chan:bits=4", "chan:bits=4", 128, 128},
+        {"chan:bits=2,axis=token,group=16", "chan:bits=3,axis=channel,group=16", 64, 0},
+        {"chan:bits=8,axis=channel", "chan:bits=2,axis=channel", 32, 200},
+        {"chan:bits=3,axis=token,group=64", "chan:bits=8,axis=token,group=64", 256, 100},
+        {"raw", "raw", 128, 128},
+        {"raw", "chan:bits=4,group=64", 512, 17},
+        {"fp8", "fp8:format=e5m2,axis=head", 64, 64},
     };
     struct move_source s = real;
     (void)state;
 
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
-        struct quire_codec_spec *key = &s.policy.key, *value = &s.policy.value;
         quire_policy_default(&s.policy);
         s.policy.page_tokens = cases[i].page_tokens;
         s.policy.window = cases[i].window;
-        *key = (struct quire_codec_spec){.codec = QUIRE_CODEC_RAW, .bits = 16};
-        *value = *key;
-        if (cases[i].key_bits < 16)
-            *key = (struct quire_codec_spec){QUIRE_CODEC_CHAN, cases[i].key_bits,
-                                             cases[i].key_axis, cases[i].group};
-        if (cases[i].value_bits < 16)
-            *value = (struct quire_codec_spec){QUIRE_CODEC_CHAN, cases[i].value_bits,
-                                               cases[i].value_axis, cases[i].group};
+        MOVE_OK(quire_codec_parse(cases[i].key, true, &s.policy.key));
+        MOVE_OK(quire_codec_parse(cases[i].value, false, &s.policy.value));
         s.token_ids = i % 2 ? NULL : real.token_ids;
         const uint32_t tokens = 1000 - (uint32_t)i * 7;
         move_append(two.from, "a", &s, 0, tokens, 333);
@@ -323,7 +316,8 @@ static void what_is_missing_is_refused_or_left_out(void **state)
     quired_start(&q, little);
     quire_client *client = move_connect(&q);
     struct move_source s = real;
-    s.policy.key = s.policy.value = (struct quire_codec_spec){QUIRE_CODEC_RAW, 16, 0, 0};
+    s.policy.key = s.policy.value =
+        (struct quire_codec_spec){.codec = QUIRE_CODEC_RAW, .bits = 16};
     s.token_ids = NULL;
     fill_up(client, &s, name);
     assert_status(QUIRE_EMISSING, move_export(client, name, &file, false, &t));
@@ -366,7 +360,8 @@ static void a_session_that_does_not_fit_is_refused_whole(void **state)
     (void)state;
 
     move_made(&s, &layers, 2048, &memory); /* 32 MiB in FP16 */
-    s.policy.key = s.policy.value = (struct quire_codec_spec){QUIRE_CODEC_RAW, 16, 0, 0};
+    s.policy.key = s.policy.value =
+        (struct quire_codec_spec){.codec = QUIRE_CODEC_RAW, .bits = 16};
     move_append(two.from, "a", &s, 0, 2048, 512);
     MOVE_OK(move_export(two.from, "a", &file, false, &t));
     quired_folder(&q);
