@@ -4,6 +4,7 @@
  */
 #include "eval_variant.h"
 
+#include "proto/spec_text.h"
 #include "storage/codec/codec.h"
 
 #include <stdio.h>
@@ -22,52 +23,6 @@ static bool read_number(const char *text, uint32_t most, uint16_t *out)
         return false;
     *out = (uint16_t)value;
     return true;
-}
-
-static quire_status parse_codec_word(char *word, struct qr_codec_spec *out, struct qr_error *e)
-{
-    uint16_t number = 0;
-    char *value = strchr(word, '=');
-    const size_t length = value ? (size_t)(value++ - word) : strlen(word);
-    if (value != NULL && strncmp(word, "bits", length) == 0 && read_number(value, 16, &number))
-        out->bits = (uint8_t)number;
-    else if (value != NULL && strncmp(word, "group", length) == 0 &&
-             read_number(value, 65535, &number))
-        out->group = number;
-    else if (strcmp(word, "axis=channel") == 0)
-        out->axis = QR_AXIS_CHANNEL;
-    else if (strcmp(word, "axis=token") == 0)
-        out->axis = QR_AXIS_TOKEN;
-    else
-        return qr_error_set(e, QUIRE_EINVAL,
-                            "codec: \"%.40s\" is not understood: bits=N, group=N, "
-                            "axis=channel|token expected",
-                            word);
-    return QUIRE_OK;
-}
-
-static quire_status parse_codec(char *text, bool key, struct qr_codec_spec *out,
-                                struct qr_error *e)
-{
-    struct qr_policy standard;
-    char *rest = strchr(text, ':');
-    if (rest != NULL)
-        *rest++ = 0;
-    qr_policy_default(&standard);
-    *out = key ? standard.key : standard.value;
-    if (strcmp(text, "raw") == 0)
-        *out = (struct qr_codec_spec){.codec = QR_CODEC_RAW, .bits = 16};
-    else if (strcmp(text, "chan") != 0)
-        return qr_error_set(e, QUIRE_EUNSUPPORTED,
-                            "codec \"%.40s\" is not known: one of raw, chan expected", text);
-    quire_status status = QUIRE_OK;
-    for (char *word = rest; word != NULL && status == QUIRE_OK; word = rest) {
-        rest = strchr(word, ',');
-        if (rest != NULL)
-            *rest++ = 0;
-        status = parse_codec_word(word, out, e);
-    }
-    return status == QUIRE_OK ? qr_spec_check(out, key ? "key" : "value", e) : status;
 }
 
 static quire_status parse_setting(const char *word, struct qr_eval_variant *out,
@@ -115,9 +70,9 @@ quire_status qr_eval_variant_parse(const char *text, const struct qr_eval_varian
     if (slash != NULL)
         *slash++ = 0;
     snprintf(value, sizeof(value), "%s", slash ? slash : key);
-    quire_status status = parse_codec(key, true, &v.policy.key, e);
+    quire_status status = qr_spec_parse(key, true, &v.policy.key, e);
     if (status == QUIRE_OK)
-        status = parse_codec(value, false, &v.policy.value, e);
+        status = qr_spec_parse(value, false, &v.policy.value, e);
     for (char *word = settings; word != NULL && status == QUIRE_OK; word = settings) {
         settings = strchr(word, ',');
         if (settings != NULL)
