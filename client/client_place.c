@@ -235,8 +235,7 @@ static void page_identity(const struct quire_op *op, const struct placed *p,
         layer->rope_stored == QR_ROPE_NONE ? 0 : (uint8_t)s->model.ropes[layer->rope].layout;
     id->page_tokens = s->policy.page_tokens;
     id->first_position = p->part->position / s->policy.page_tokens * s->policy.page_tokens;
-    id->key = s->policy.key;
-    id->value = s->policy.value;
+    qr_policy_specs(&s->policy, id->layer, &id->key, &id->value);
 }
 
 /* PART status of a page: 0, or 2 when it is not what was asked for. */

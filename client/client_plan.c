@@ -40,8 +40,7 @@ void qr_plan_identity(const struct quire_session *session, uint32_t layer,
     if (l->rope_stored != QR_ROPE_NONE)
         out->rope_layout = (uint8_t)session->model.ropes[l->rope].layout;
     out->page_tokens = session->policy.page_tokens;
-    out->key = session->policy.key;
-    out->value = session->policy.value;
+    qr_policy_specs(&session->policy, layer, &out->key, &out->value);
 }
 
 bool qr_plan_seals(const struct quire_session *session, uint32_t layer)

@@ -40,7 +40,14 @@ void qr_client_policy_to(const struct qr_policy *from, struct quire_policy *to)
                                 .sink_rows = from->sink_rows,
                                 .outlier_rows = from->outlier_rows,
                                 .key = spec_to(&from->key),
-                                .value = spec_to(&from->value)};
+                                .value = spec_to(&from->value),
+                                .override_count = from->override_count};
+    for (uint32_t i = 0; i < from->override_count; i++) {
+        to->overrides[i].first_layer = from->overrides[i].first_layer;
+        to->overrides[i].last_layer = from->overrides[i].last_layer;
+        to->overrides[i].tensors = from->overrides[i].tensors;
+        to->overrides[i].spec = spec_to(&from->overrides[i].spec);
+    }
 }
 
 static quire_status narrow(const char *field, uint32_t value, uint32_t max, uint16_t *out,
@@ -77,6 +84,25 @@ static quire_status spec_from(const struct quire_codec_spec *from, struct qr_cod
     return QUIRE_OK;
 }
 
+static quire_status overrides_from(const struct quire_policy *from, struct qr_policy *to,
+                                   struct qr_error *e)
+{
+    if (from->override_count > QR_OVERRIDES_MAX)
+        return qr_error_set(e, QUIRE_EINVAL, "policy.override_count is %u; at most %d",
+                            from->override_count, QR_OVERRIDES_MAX);
+    to->override_count = from->override_count;
+    for (uint32_t i = 0; i < from->override_count; i++) {
+        const struct quire_override *o = &from->overrides[i];
+        struct qr_override *out = &to->overrides[i];
+        if (narrow("overrides.first_layer", o->first_layer, UINT16_MAX, &out->first_layer, e) ||
+            narrow("overrides.last_layer", o->last_layer, UINT16_MAX, &out->last_layer, e) ||
+            narrow("overrides.tensors", o->tensors, UINT16_MAX, &out->tensors, e) ||
+            spec_from(&o->spec, &out->spec, e))
+            return e->status;
+    }
+    return QUIRE_OK;
+}
+
 quire_status qr_client_policy_from(const struct quire_policy *from, struct qr_policy *to,
                                    struct qr_error *e)
 {
@@ -88,11 +114,23 @@ quire_status qr_client_policy_from(const struct quire_policy *from, struct qr_po
         narrow("sink_rows", from->sink_rows, QR_PAGE_TOKENS_MAX, &to->sink_rows, &why) ||
         narrow("outlier_rows", from->outlier_rows, QR_OUTLIERS_MAX, &to->outlier_rows, &why) ||
         spec_from(&from->key, &to->key, &why) || spec_from(&from->value, &to->value, &why) ||
-        qr_policy_check(to, &why)) {
+        overrides_from(from, to, &why) || qr_policy_check(to, &why)) {
         if (e)
             *e = why;
         return why.status;
     }
+    return QUIRE_OK;
+}
+
+quire_status quire_policy_override(struct quire_policy *policy, const char *text)
+{
+    struct qr_policy made;
+    struct qr_error e = {0};
+
+    if (qr_client_policy_from(policy, &made, &e) || qr_overrides_parse(text, &made, &e) ||
+        qr_policy_check(&made, &e))
+        return qr_client_fail(&e);
+    qr_client_policy_to(&made, policy);
     return QUIRE_OK;
 }
 

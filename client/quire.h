@@ -172,23 +172,15 @@ QUIRE_API quire_status quire_model_register(quire_client *client,
 
 typedef struct quire_session quire_session;
 
-enum quire_codec { /* storage/codec/README.md says when to use which */
-                   QUIRE_CODEC_RAW = 1,
-                   QUIRE_CODEC_CHAN = 2,
-                   QUIRE_CODEC_FP8 = 3,
-                   QUIRE_CODEC_ROT = 4,
-                   QUIRE_CODEC_LM = 5,
-                   QUIRE_CODEC_NUQ = 6
-};
+enum quire_codec { QUIRE_CODEC_RAW = 1, QUIRE_CODEC_CHAN = 2, QUIRE_CODEC_FP8 = 3 };
+enum { QUIRE_CODEC_ROT = 4, QUIRE_CODEC_LM = 5, QUIRE_CODEC_NUQ = 6 };
 enum quire_axis { QUIRE_AXIS_CHANNEL = 1, QUIRE_AXIS_TOKEN = 2, QUIRE_AXIS_HEAD = 3 };
-/** How one of keys and values is encoded. */
+/** Encoding of keys or values: the numbers of a page's codec spec (proto/README.md). flags: 1
+ * center, 2 normalize, 4 hybrid, 8 heads4, 16 reorder. */
 struct quire_codec_spec {
-    enum quire_codec codec;
-    uint32_t bits; /* chan, rot: 2, 3, 4, 8; lm, nuq: 2, 3, 4; fp8: 8; raw: 16 */
+    uint32_t codec, bits; /* enum quire_codec and those below it */
     enum quire_axis axis;
-    uint32_t group;  /* chan, rot, nuq: 16, 32, 64, 128; else 0 */
-    uint32_t flags;  /* 1 center, 2 normalize, 4 hybrid, 8 heads4, 16 reorder */
-    uint32_t number; /* fp8 format, rot clip in 1/1000, lm seed, nuq outliers in 1/10000 */
+    uint32_t group, flags, number;
 };
 /** Read a codec as command lines write it: "fp8:format=e5m2,axis=head". key: the defaults of
  * keys, else of values. Errors: EINVAL, EUNSUPPORTED. */
@@ -201,9 +193,18 @@ struct quire_policy {
     uint32_t sink_rows;    /* first positions kept in FP16 */
     uint32_t outlier_rows; /* most outlier tokens a page kept in FP16, <= 4 */
     struct quire_codec_spec key, value;
+    uint32_t override_count;
+    struct quire_override { /* the last one of a layer wins; tensors: 1 keys, 2 values, 3 both
+                             */
+        uint32_t first_layer, last_layer, tensors;
+        struct quire_codec_spec spec;
+    } overrides[16];
 };
 /** K4 per channel, V4 per token, group 32, pages and window of 128, 4 sinks, 4 outliers. */
 QUIRE_API void quire_policy_default(struct quire_policy *policy);
+/** Add overrides written "0-1/kv=chan:bits=8;29/k=raw" (layers, keys or values or both, codec).
+ * Errors: EINVAL, EUNSUPPORTED; policy untouched. */
+QUIRE_API quire_status quire_policy_override(struct quire_policy *policy, const char *text);
 
 enum {
     QUIRE_OPEN_CREATE = 1,    /* create when absent */

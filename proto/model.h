@@ -164,7 +164,20 @@ const char *qr_codec_name(uint16_t id);
 #define QR_WINDOW_MAX 4096
 #define QR_OUTLIERS_MAX 4
 
-/** How a session's pages are made; fixed when the session is created. */
+#define QR_OVERRIDES_MAX 16
+enum qr_tensors { QR_TENSOR_KEY = 1, QR_TENSOR_VALUE = 2, QR_TENSOR_BOTH = 3 };
+
+/** Another encoding for some layers: boundary layers at more bits, and the like. */
+struct qr_override {
+    uint16_t first_layer, last_layer; /* both included */
+    uint16_t tensors;                 /* enum qr_tensors */
+    uint16_t reserved;                /* 0 */
+    struct qr_codec_spec spec;
+};
+_Static_assert(sizeof(struct qr_override) == 24, "recorded as it is");
+
+/** How a session's pages are made; fixed when the session is created. Compared as bytes: what
+ * is not used is zero. */
 struct qr_policy {
     uint16_t
         page_tokens;    /* power of two, 16 .. 512, and a multiple of each per-channel group */
@@ -172,7 +185,17 @@ struct qr_policy {
     uint16_t sink_rows; /* first positions of a session kept raw, 0 .. page_tokens */
     uint16_t outlier_rows; /* most outlier tokens kept raw in a page, 0 .. 4 */
     struct qr_codec_spec key, value;
+    uint32_t override_count;
+    struct qr_override overrides[QR_OVERRIDES_MAX]; /* of those for one layer, the last wins */
 };
+
+/** Encodings of keys and values of a layer. */
+void qr_policy_specs(const struct qr_policy *policy, uint32_t layer, struct qr_codec_spec *key,
+                     struct qr_codec_spec *value);
+/** Whether every override is for layers that a model of `layer_count` has; EINVAL names the one
+ * that is not. */
+quire_status qr_policy_check_layers(const struct qr_policy *policy, uint32_t layer_count,
+                                    struct qr_error *e);
 
 /** K4 per channel, V4 per token, group 32, page 128, window 128, 4 sinks, 4 outliers (measured:
  * docs/). */

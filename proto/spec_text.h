@@ -28,6 +28,17 @@ void qr_spec_default(uint16_t codec, bool key, struct qr_codec_spec *out);
 quire_status qr_spec_parse(const char *text, bool key, struct qr_codec_spec *out,
                            struct qr_error *e);
 
+/**
+ * Read overrides of a policy and add them: LAYERS/TENSORS=CODEC, separated by semicolons, such
+ * as "0-1/kv=chan:bits=8;29/k=raw". Errors: EINVAL or EUNSUPPORTED with the part that was not
+ * understood; policy untouched.
+ */
+quire_status qr_overrides_parse(const char *text, struct qr_policy *policy, struct qr_error *e);
+
+/** Write one override as it is read; out of QR_OVERRIDE_TEXT_MAX bytes. */
+#define QR_OVERRIDE_TEXT_MAX (QR_SPEC_TEXT_MAX + 32)
+void qr_override_format(const struct qr_override *override, char out[QR_OVERRIDE_TEXT_MAX]);
+
 /** Write a valid spec in full, so that qr_spec_parse gives it back; for anything else, its
  * numbers. */
 void qr_spec_format(const struct qr_codec_spec *spec, char out[QR_SPEC_TEXT_MAX]);

@@ -97,7 +97,8 @@ quire_status qr_wire_policy_from(const Quire__V1__Policy *message, struct qr_pol
 /** A Policy message with its parts. */
 struct qr_wire_policy {
     Quire__V1__Policy message;
-    Quire__V1__CodecSpec key, value;
+    Quire__V1__CodecSpec key, value, specs[QR_OVERRIDES_MAX];
+    Quire__V1__Override overrides[QR_OVERRIDES_MAX], *pointers[QR_OVERRIDES_MAX];
 };
 void qr_wire_policy_to(const struct qr_policy *policy, struct qr_wire_policy *out);
 

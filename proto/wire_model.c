@@ -6,6 +6,7 @@
  */
 #include "wire.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static quire_status take_name(const char *from, const char *what, char to[QR_NAME_MAX + 1],
@@ -199,6 +200,34 @@ static quire_status take_spec(const Quire__V1__CodecSpec *from, const char *tens
     return QUIRE_OK;
 }
 
+static quire_status take_override(const Quire__V1__Override *from, size_t index,
+                                  struct qr_override *to, struct qr_error *e)
+{
+    char name[32];
+    snprintf(name, sizeof(name), "overrides[%zu]", index);
+    quire_status status =
+        narrow(from->first_layer, "overrides.first_layer", UINT16_MAX, &to->first_layer, e);
+    if (!status)
+        status =
+            narrow(from->last_layer, "overrides.last_layer", UINT16_MAX, &to->last_layer, e);
+    if (!status)
+        status = narrow(from->tensors, "overrides.tensors", UINT16_MAX, &to->tensors, e);
+    return status ? status : take_spec(from->spec, name, &to->spec, e);
+}
+
+static quire_status take_overrides(const Quire__V1__Policy *message, struct qr_policy *policy,
+                                   struct qr_error *e)
+{
+    quire_status status = QUIRE_OK;
+    if (message->n_overrides > QR_OVERRIDES_MAX)
+        return qr_error_set(e, QUIRE_EINVAL, "Policy.overrides has %zu entries: at most %d",
+                            message->n_overrides, QR_OVERRIDES_MAX);
+    for (size_t i = 0; i < message->n_overrides && !status; i++)
+        status = take_override(message->overrides[i], i, &policy->overrides[i], e);
+    policy->override_count = (uint32_t)message->n_overrides;
+    return status;
+}
+
 quire_status qr_wire_policy_from(const Quire__V1__Policy *message, struct qr_policy *out,
                                  struct qr_error *e)
 {
@@ -221,6 +250,8 @@ quire_status qr_wire_policy_from(const Quire__V1__Policy *message, struct qr_pol
         status = take_spec(message->key, "key", &policy.key, e);
     if (!status)
         status = take_spec(message->value, "value", &policy.value, e);
+    if (!status)
+        status = take_overrides(message, &policy, e);
     if (!status)
         status = qr_policy_check(&policy, e);
     if (!status)
@@ -249,6 +280,18 @@ void qr_wire_policy_to(const struct qr_policy *policy, struct qr_wire_policy *ou
     out->message.outlier_rows = policy->outlier_rows;
     put_spec(&policy->key, &out->key);
     put_spec(&policy->value, &out->value);
+    for (uint32_t i = 0; i < policy->override_count; i++) {
+        const struct qr_override *o = &policy->overrides[i];
+        quire__v1__override__init(&out->overrides[i]);
+        out->overrides[i].first_layer = o->first_layer;
+        out->overrides[i].last_layer = o->last_layer;
+        out->overrides[i].tensors = o->tensors;
+        put_spec(&o->spec, &out->specs[i]);
+        out->overrides[i].spec = &out->specs[i];
+        out->pointers[i] = &out->overrides[i];
+    }
+    out->message.n_overrides = policy->override_count;
+    out->message.overrides = out->pointers;
     out->message.key = &out->key;
     out->message.value = &out->value;
 }

@@ -31,6 +31,15 @@ static void codec_text(char text[QR_SPEC_TEXT_MAX], const struct quire_codec_spe
         qr_spec_format(&spec, text);
 }
 
+static void override_text(char text[QR_OVERRIDE_TEXT_MAX], const struct quire_override *from)
+{
+    const struct qr_override override = {.first_layer = (uint16_t)from->first_layer,
+                                         .last_layer = (uint16_t)from->last_layer,
+                                         .tensors = (uint16_t)from->tensors,
+                                         .spec = spec_of(&from->spec)};
+    qr_override_format(&override, text);
+}
+
 static cJSON *codec_json(const struct quire_codec_spec *from)
 {
     static const char *const axes[] = {"none", "channel", "token", "head"};
@@ -74,6 +83,12 @@ static cJSON *info_json(const struct quire_session_info *info)
     cJSON_AddNumberToObject(policy, "outlier_rows", info->policy.outlier_rows);
     cJSON_AddItemToObject(policy, "key", codec_json(&info->policy.key));
     cJSON_AddItemToObject(policy, "value", codec_json(&info->policy.value));
+    cJSON *overrides = cJSON_AddArrayToObject(policy, "overrides");
+    for (uint32_t i = 0; i < info->policy.override_count; i++) {
+        char text[QR_OVERRIDE_TEXT_MAX];
+        override_text(text, &info->policy.overrides[i]);
+        cJSON_AddItemToArray(overrides, cJSON_CreateString(text));
+    }
     return root;
 }
 
@@ -161,6 +176,11 @@ static void print_info(FILE *out, const struct quire_session_info *info)
     qr_table_row(t, "keys\t%s", codec);
     codec_text(codec, &info->policy.value);
     qr_table_row(t, "values\t%s", codec);
+    for (uint32_t i = 0; i < info->policy.override_count; i++) {
+        char other[QR_OVERRIDE_TEXT_MAX];
+        override_text(other, &info->policy.overrides[i]);
+        qr_table_row(t, "override\t%s", other);
+    }
     qr_table_row(t, "page\t%u tokens; window %u, sinks %u, outliers %u",
                  info->policy.page_tokens, info->policy.window, info->policy.sink_rows,
                  info->policy.outlier_rows);

@@ -48,9 +48,8 @@ static void identity(const struct qr_eval_work *w, uint32_t variant, uint32_t pa
         .value_dim = (uint16_t)rows->value_dim,
         .page_tokens = policy->page_tokens,
         .first_position = (uint64_t)page * policy->page_tokens,
-        .key = policy->key,
-        .value = policy->value,
     };
+    qr_policy_specs(policy, rows->layer, &id->key, &id->value);
 }
 
 /** The FP16 keys that a variant encodes, from `token` on. */

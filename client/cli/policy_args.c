@@ -37,6 +37,8 @@ void qr_policy_args_init(struct qr_policy_args *p)
          "what a group of keys lies in (channel)", axes},
         {"value-axis", QR_ARG_CHOICE, &p->value_axis, "channel|token",
          "the same for values (token)", axes},
+        {"override", QR_ARG_TEXT, &p->overrides, "TEXT",
+         "other codecs for some layers, such as \"0-1/kv=chan:bits=8;29/k=raw\"", NULL},
         {"page-tokens", QR_ARG_U32, &policy->page_tokens, "N", "power of two, 16 to 512 (128)",
          NULL},
         {"window", QR_ARG_U32, &policy->window, "N", "newest tokens kept in FP16 (128)", NULL},
@@ -74,6 +76,14 @@ const struct quire_policy *qr_policy_args_take(struct qr_policy_args *p, struct 
         return NULL;
     if (p->value_codec && parse_spec("--value-codec", p->value_codec, &p->policy.value, e))
         return NULL;
+    p->policy.override_count = 0;
+    if (p->overrides) {
+        const quire_status status = quire_policy_override(&p->policy, p->overrides);
+        if (status) {
+            qr_error_set(e, status, "--override: %s", quire_last_error()->text);
+            return NULL;
+        }
+    }
     return &p->policy;
 }
 

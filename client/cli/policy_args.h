@@ -10,12 +10,13 @@
 #include "kv_file.h"
 #include "model_file.h"
 
-#define QR_POLICY_ARGS 12
+#define QR_POLICY_ARGS 13
 #define QR_MODEL_ARGS 7
 
 /** What the options say; the tables point into it, so it must outlive them. */
 struct qr_policy_args {
     const char *key_codec, *value_codec; /* whole specs; NULL: made from the numbers below */
+    const char *overrides;               /* NULL: none */
     uint32_t key_bits, value_bits, key_group, value_group;
     int key_axis, value_axis;
     struct quire_policy policy;

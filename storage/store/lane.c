@@ -31,9 +31,8 @@ void qr_lane_identity(const struct qr_session *session, const struct qr_lane *la
         .rope_layout = rotated ? (uint8_t)session->model->ropes[layer->rope].layout : 0,
         .page_tokens = session->policy.page_tokens,
         .first_position = (uint64_t)block * session->policy.page_tokens,
-        .key = session->policy.key,
-        .value = session->policy.value,
     };
+    qr_policy_specs(&session->policy, lane->layer, &out->key, &out->value);
     memcpy(out->fingerprint, session->model->fingerprint, QR_HASH_BYTES);
 }
 
@@ -41,9 +40,10 @@ void qr_lane_page_id(const struct qr_session *session, const struct qr_lane *lan
                      const uint8_t block_id[QR_HASH_BYTES], uint8_t out[QR_HASH_BYTES])
 {
     const struct qr_namespace *ns = qr_store_namespace_of(session->store, session->ns);
+    struct qr_policy policy = session->policy;
 
-    qr_page_id(ns->secret, block_id, lane->layer, lane->first_head, lane->heads,
-               &session->policy, out);
+    qr_policy_specs(&session->policy, lane->layer, &policy.key, &policy.value);
+    qr_page_id(ns->secret, block_id, lane->layer, lane->first_head, lane->heads, &policy, out);
 }
 
 quire_status qr_page_verify(const struct qr_session *session, const struct qr_lane *lane,

@@ -32,7 +32,10 @@ static quire_status check_geometry(const struct qr_session *session, struct qr_e
 {
     const struct qr_model *model = session->model;
     uint32_t lanes = 0;
+    const quire_status fits = qr_policy_check_layers(&session->policy, model->layer_count, e);
 
+    if (fits != QUIRE_OK)
+        return fits;
     for (uint32_t l = 0; l < model->layer_count; l++) {
         const struct qr_layer *layer = &model->layers[l];
         if (layer->kv_heads == 0)

@@ -323,15 +323,18 @@ size_t qr_disk_session_write(const struct qr_disk_session *session,
     put(&at, &session->created_us, 8);
     put(&at, &session->used_us, 8);
     put(&at, &name_bytes, 2);
-    at += 14;
+    put(&at, &p->override_count, 2);
+    at += 12;
     put(&at, &session->length, 8);
     put(&at, &session->longest, 8);
     put(&at, &session->sealed_tokens, 8);
     put(&at, &session->pages, 8);
     put(&at, &session->missing_pages, 8);
     put(&at, &session->page_bytes, 8);
+    const size_t overrides_bytes = p->override_count * sizeof(p->overrides[0]);
     memcpy(out + QR_DISK_SESSION_HEAD_BYTES, session->name, name_bytes);
-    return QR_DISK_SESSION_HEAD_BYTES + name_bytes;
+    memcpy(out + QR_DISK_SESSION_HEAD_BYTES + name_bytes, p->overrides, overrides_bytes);
+    return QR_DISK_SESSION_HEAD_BYTES + name_bytes + overrides_bytes;
 }
 
 quire_status qr_disk_session_read(const uint8_t *value, size_t n, struct qr_disk_session *out)
@@ -356,21 +359,24 @@ quire_status qr_disk_session_read(const uint8_t *value, size_t n, struct qr_disk
     get(&at, &session.created_us, 8);
     get(&at, &session.used_us, 8);
     get(&at, &name_bytes, 2);
-    at += 14;
+    get(&at, &p->override_count, 2);
+    at += 12;
     get(&at, &session.length, 8);
     get(&at, &session.longest, 8);
     get(&at, &session.sealed_tokens, 8);
     get(&at, &session.pages, 8);
     get(&at, &session.missing_pages, 8);
     get(&at, &session.page_bytes, 8);
-    if (name_bytes == 0 || name_bytes > QR_NAME_MAX ||
-        n != QR_DISK_SESSION_HEAD_BYTES + name_bytes ||
+    const size_t overrides_bytes = p->override_count * sizeof(p->overrides[0]);
+    if (name_bytes == 0 || name_bytes > QR_NAME_MAX || p->override_count > QR_OVERRIDES_MAX ||
+        n != QR_DISK_SESSION_HEAD_BYTES + name_bytes + overrides_bytes ||
         memchr(value + QR_DISK_SESSION_HEAD_BYTES, 0, name_bytes) || session.head_shards == 0)
         return QUIRE_ECORRUPT;
     p->page_tokens = tokens[0];
     p->window = tokens[1];
     p->sink_rows = tokens[2];
     p->outlier_rows = tokens[3];
+    memcpy(p->overrides, value + QR_DISK_SESSION_HEAD_BYTES + name_bytes, overrides_bytes);
     if (qr_policy_check(p, NULL) != QUIRE_OK)
         return QUIRE_ECORRUPT;
     memcpy(session.name, value + QR_DISK_SESSION_HEAD_BYTES, name_bytes);

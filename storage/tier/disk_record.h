@@ -103,7 +103,8 @@ void qr_disk_lane_write(const struct qr_disk_lane *lane,
 quire_status qr_disk_lane_read(const uint8_t *value, size_t n, struct qr_disk_lane *out);
 
 #define QR_DISK_SESSION_HEAD_BYTES 176u
-#define QR_DISK_SESSION_RECORD_MAX (QR_DISK_SESSION_HEAD_BYTES + QR_NAME_MAX)
+#define QR_DISK_SESSION_RECORD_MAX                                                             \
+    (QR_DISK_SESSION_HEAD_BYTES + QR_NAME_MAX + QR_OVERRIDES_MAX * sizeof(struct qr_override))
 struct qr_disk_session {
     char name[QR_NAME_MAX + 1];
     uint8_t fingerprint[QR_HASH_BYTES];

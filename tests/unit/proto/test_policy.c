@@ -65,6 +65,29 @@ static void limits_are_named(void **state)
     expect(QUIRE_EINVAL, "value: axis of chan is 3");
 }
 
+static void bad_overrides_are_named(void **state)
+{
+    const struct qr_codec_spec raw = {.codec = QR_CODEC_RAW, .bits = 16};
+    const struct qr_override good = {.last_layer = 3, .tensors = QR_TENSOR_BOTH, .spec = raw};
+    (void)state;
+    qr_policy_default(&policy);
+    policy.override_count = 17;
+    expect(QUIRE_EINVAL, "17 overrides: at most 16");
+    policy.override_count = 1;
+    policy.overrides[0] = good;
+    assert_ok(qr_policy_check(&policy, NULL));
+    policy.overrides[0].first_layer = 4;
+    expect(QUIRE_EINVAL, "override 0: layers 4 to 3");
+    policy.override_count = 2;
+    policy.overrides[0] = policy.overrides[1] = good;
+    policy.overrides[1].tensors = 4;
+    expect(QUIRE_EINVAL, "override 1: tensors 4");
+    policy.override_count = 1;
+    policy.overrides[0] = good;
+    policy.overrides[0].spec.bits = 4;
+    expect(QUIRE_EINVAL, "override 0: raw with 4 bits");
+}
+
 static void every_documented_combination_is_allowed(void **state)
 {
     static const uint8_t bits[] = {2, 3, 4, 8};
@@ -89,6 +112,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(default_is_allowed),
         cmocka_unit_test(limits_are_named),
+        cmocka_unit_test(bad_overrides_are_named),
         cmocka_unit_test(every_documented_combination_is_allowed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

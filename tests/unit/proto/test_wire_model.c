@@ -5,6 +5,8 @@
  */
 #include "wire_fixture.h"
 
+#include "proto/spec_text.h"
+
 static struct qr_model model, back;
 static struct qr_wire_model box;
 
@@ -112,6 +114,8 @@ static void policy_survives_the_trip(void **state)
     qr_policy_default(&policy);
     policy.page_tokens = 64;
     policy.value = (struct qr_codec_spec){.codec = QR_CODEC_RAW, .bits = 16};
+    assert_ok(
+        qr_overrides_parse("1-3/kv=fp8:format=e5m2;0/v=rot:clip=0.9,heads4", &policy, NULL));
     qr_wire_policy_to(&policy, &wire);
     assert_ok(qr_wire_policy_from(&wire.message, &got, NULL));
     assert_memory_equal(&got, &policy, sizeof(policy));

@@ -114,13 +114,16 @@ static void manifest_entries_read_back_as_written(void **state)
 
 static void sessions_read_back_as_written(void **state)
 {
-    const struct qr_disk_session s = session();
+    struct qr_disk_session s = session();
     struct qr_disk_session back;
     uint8_t bytes[QR_DISK_SESSION_RECORD_MAX];
     (void)state;
 
+    s.policy.override_count = 2;
+    s.policy.overrides[0] = (struct qr_override){0, 1, QR_TENSOR_BOTH, 0, s.policy.key};
+    s.policy.overrides[1] = (struct qr_override){7, 7, QR_TENSOR_VALUE, 0, s.policy.value};
     const size_t n = qr_disk_session_write(&s, bytes);
-    assert_int_equal(n, QR_DISK_SESSION_HEAD_BYTES + 7);
+    assert_int_equal(n, QR_DISK_SESSION_HEAD_BYTES + 7 + 2 * sizeof(s.policy.overrides[0]));
     assert_ok(qr_disk_session_read(bytes, n, &back));
     assert_string_equal(back.name, s.name);
     assert_memory_equal(back.fingerprint, s.fingerprint, QR_HASH_BYTES);
