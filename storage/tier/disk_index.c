@@ -18,9 +18,10 @@
 #include "storage/base/log.h"
 
 #define CACHE_BYTES (32u << 20)
-#define WRITE_BUFFER_BYTES (16u << 20) /* 3 of them: 200,000 entries each */
+#define WRITE_BUFFER_BYTES                                                                     \
+    (4u << 20) /* 3 of them: 50,000 entries each, which a start may replay */
 #define WRITE_BUFFERS 3
-#define WAL_BYTES_MAX (64u << 20) /* bounds what a start replays */
+#define WAL_BYTES_MAX (16u << 20) /* bounds what a start replays */
 #define OPEN_FILES_MAX 128
 #define BLOOM_BITS 10
 #define NOT_TRIED (UINT64_MAX - 1) /* no generation */

@@ -48,5 +48,8 @@ double ours_read(struct ours *ours, const struct shape *shape, uint32_t round,
 
 /** Entries written, then closed, opened and read: prints times and RAM. */
 void measure_index(const char *folder, uint32_t entries);
+/** A store of so many index entries: resident bytes a page, and a cold open. Leaves its
+ * folders. */
+void measure_ram(const char *folder, uint64_t pages);
 
 #endif

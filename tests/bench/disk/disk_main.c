@@ -5,7 +5,7 @@
  * amplification, and the time to open an index. Prints ratios; README.md has the
  * figures. Works in a folder of its own below DIR and removes it.
  *
- * usage: disk [--dir DIR] [--mib MIB] [--entries N]
+ * usage: disk [--dir DIR] [--mib MIB] [--entries N] [--ram N]   (0: leave that part out)
  */
 #include <ftw.h>
 #include <stdio.h>
@@ -164,6 +164,7 @@ int main(int argc, char **argv)
     const char *dir = ".";
     uint64_t mib = 768;
     uint32_t entries = 1000000;
+    uint64_t ram = 1000000;
     char folder[512];
 
     for (int i = 1; i + 1 < argc; i += 2) {
@@ -173,8 +174,10 @@ int main(int argc, char **argv)
             mib = strtoull(argv[i + 1], NULL, 10);
         else if (strcmp(argv[i], "--entries") == 0)
             entries = (uint32_t)strtoul(argv[i + 1], NULL, 10);
+        else if (strcmp(argv[i], "--ram") == 0)
+            ram = strtoull(argv[i + 1], NULL, 10);
         else
-            must(false, "usage: disk [--dir DIR] [--mib MIB] [--entries N]");
+            must(false, "usage: disk [--dir DIR] [--mib MIB] [--entries N] [--ram N]");
     }
     qr_log_configure(QR_LOG_WARN, QR_LOG_TEXT, 2);
     (void)snprintf(folder, sizeof(folder), "%s/quire-bench-XXXXXX", dir);
@@ -185,6 +188,8 @@ int main(int argc, char **argv)
     }
     if (entries > 0)
         measure_index(folder, entries);
+    for (uint64_t pages = 100000; pages <= ram; pages *= 10)
+        measure_ram(folder, pages);
     (void)nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
     return 0;
 }
