@@ -6,7 +6,8 @@
  * Invariants:
  *  1. nothing is written before everything has been looked at, and nothing at all without
  *     `repair`: folders, slab files and index are opened for reading only;
- *  2. a repair writes index entries alone: it deletes some, and marks unreadable pages.
+ *  2. a repair writes index entries alone: it deletes some, marks unreadable pages, and puts
+ *     right how many manifest entries name a page.
  */
 #include "disk_check.h"
 
@@ -93,6 +94,16 @@ struct qr_check_session *qr_check_session(const struct qr_check *check,
     return find(&check->sessions, uuid, sizeof(struct qr_check_session), compare_session);
 }
 
+static int compare_uuid(const void *a, const void *b)
+{
+    return memcmp(a, b, QR_DISK_UUID_BYTES);
+}
+
+bool qr_check_going(const struct qr_check *check, const uint8_t uuid[QR_DISK_UUID_BYTES])
+{
+    return find(&check->going, uuid, QR_DISK_UUID_BYTES, compare_uuid) != NULL;
+}
+
 struct qr_check_page *qr_check_page(const struct qr_check *check,
                                     const uint8_t id[QR_HASH_BYTES])
 {
@@ -157,33 +168,45 @@ bool qr_check_drop(struct qr_check *check, const uint8_t *key, size_t key_bytes)
     return true;
 }
 
-bool qr_check_drop_page(struct qr_check *check, const struct qr_check_page *page)
+bool qr_check_drop_page(struct qr_check *check, struct qr_check_page *page)
 {
     const struct qr_disk_key key = qr_disk_key_page(page->id);
-    return qr_check_drop(check, key.bytes, key.n);
+    const bool dropped = qr_check_drop(check, key.bytes, key.n);
+
+    page->flags |= dropped ? QR_CHECK_DROPPED : 0;
+    return dropped;
 }
 
-bool qr_check_mark_page(struct qr_check *check, const struct qr_check_page *page)
+bool qr_check_rewrite_page(struct qr_check *check, const struct qr_check_page *page)
 {
-    const struct qr_disk_page record = {.place = qr_check_place(page),
-                                        .flags = QR_DISK_QUARANTINED,
-                                        .checksum = page->checksum,
-                                        .layer = page->layer,
-                                        .first_head = page->first_head,
-                                        .heads = page->heads,
-                                        .first_position = page->first_position,
-                                        .ns = page->ns};
+    const struct qr_disk_page record = {
+        .place = qr_check_place(page),
+        .flags =
+            page->flags & (QR_CHECK_QUARANTINED | QR_CHECK_MARKED) ? QR_DISK_QUARANTINED : 0,
+        .checksum = page->checksum,
+        .layer = page->layer,
+        .first_head = page->first_head,
+        .heads = page->heads,
+        .first_position = page->first_position,
+        .ns = page->ns,
+        .named = page->named};
     const struct qr_disk_key key = qr_disk_key_page(page->id);
+    struct qr_disk_batch *batch = check->config->repair ? drop_batch(check) : NULL;
     uint8_t value[QR_DISK_PAGE_RECORD_BYTES];
 
-    if (!check->config->repair)
-        return false;
-    struct qr_disk_batch *batch = drop_batch(check);
     if (!batch)
         return false;
     qr_disk_page_write(&record, value);
     qr_disk_batch_put(batch, &key, value, sizeof(value));
     return true;
+}
+
+void qr_check_mark_page(struct qr_check *check, struct qr_check_page *page)
+{
+    if (!check->config->repair)
+        return;
+    page->flags |= QR_CHECK_MARKED;
+    (void)qr_check_rewrite_page(check, page);
 }
 
 static quire_status write_drops(struct qr_check *check)
@@ -259,6 +282,7 @@ static void close_store(struct qr_check *check)
     free(check->pages.items);
     free(check->sessions.items);
     free(check->lanes.items);
+    free(check->going.items);
     free(check->secrets.items);
     free(check->policies.items);
     free(check->models.items);

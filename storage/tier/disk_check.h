@@ -67,11 +67,12 @@ struct qr_disk_check_result {
     uint64_t namespaces, models, sessions, lanes, blocks; /* blocks: manifest entries */
     uint64_t tail_segments, tail_records, tail_live;      /* live: rows that a session has */
     uint64_t dropped; /* index entries that the repair dropped */
+    uint64_t counted; /* page records whose count of names it put right */
     uint64_t bad;     /* findings of severity BAD */
 };
 
 /**
- * Check, and with `repair` drop. RAM: 84 bytes a page.
+ * Check, and with `repair` drop. RAM: 92 bytes a page.
  *
  * Errors: those of disk_home.h and disk_index.h (EUNAVAILABLE: a server has it open), EIO,
  *         ENOMEM; findings are no error. After a failure the result holds what was found till

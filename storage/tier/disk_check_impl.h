@@ -22,9 +22,10 @@ enum qr_check_state {
 enum {
     QR_CHECK_SHARED = 1, /* another record names the slot */
     QR_CHECK_PROVED = 2, /* its id follows from what it holds */
-    QR_CHECK_USED = 4,   /* a manifest names it */
-    QR_CHECK_QUARANTINED = 8,
-    QR_CHECK_UNREADABLE = 16
+    QR_CHECK_QUARANTINED = 4,
+    QR_CHECK_UNREADABLE = 8,
+    QR_CHECK_DROPPED = 16, /* its record goes */
+    QR_CHECK_MARKED = 32   /* goes into quarantine */
 };
 
 /** A page record; ascending by id in the array. */
@@ -32,6 +33,7 @@ struct qr_check_page {
     uint8_t id[QR_HASH_BYTES];
     uint64_t checksum, first_position;
     uint32_t region, slot, bytes, layer, ns;
+    uint32_t named, refs; /* manifest entries, as its record says and as there are */
     uint32_t fingerprint; /* first bytes of the one in its header, once GOOD */
     uint16_t first_head, heads;
     uint8_t device, state, flags;
@@ -83,6 +85,7 @@ struct qr_check {
     struct qr_disk_slabs *slabs;
     struct qr_disk_index *index;
     struct qr_check_list pages, sessions, lanes, secrets, policies, models; /* see above */
+    struct qr_check_list going; /* uuids, ascending */
     struct qr_check_list drops; /* struct qr_disk_batch */
     uint32_t *order;            /* [pages.count] by device, slab, slot */
     bool no_memory;
@@ -116,12 +119,15 @@ void qr_check_found_page(struct qr_check *check, enum qr_disk_finding_kind kind,
                          const struct qr_check_page *page, bool dropped, const char *text);
 /** To be deleted when all is looked at; true with `repair`. */
 bool qr_check_drop(struct qr_check *check, const uint8_t *key, size_t key_bytes);
-bool qr_check_drop_page(struct qr_check *check, const struct qr_check_page *page);
-/** To be marked, so that its slot is not used again; true with `repair`. */
-bool qr_check_mark_page(struct qr_check *check, const struct qr_check_page *page);
+bool qr_check_drop_page(struct qr_check *check, struct qr_check_page *page);
+/** To be marked, so that its slot is not used again; with `repair`. */
+void qr_check_mark_page(struct qr_check *check, struct qr_check_page *page);
+/** Its record to be written anew as it is in RAM; true with `repair`. */
+bool qr_check_rewrite_page(struct qr_check *check, const struct qr_check_page *page);
 /** By uuid or id; NULL: none. */
 struct qr_check_session *qr_check_session(const struct qr_check *check,
                                           const uint8_t uuid[QR_DISK_UUID_BYTES]);
+bool qr_check_going(const struct qr_check *check, const uint8_t uuid[QR_DISK_UUID_BYTES]);
 struct qr_check_page *qr_check_page(const struct qr_check *check,
                                     const uint8_t id[QR_HASH_BYTES]);
 struct qr_check_lane *qr_check_lane(const struct qr_check *check, uint32_t session,

@@ -51,6 +51,7 @@ static quire_status load_page(struct qr_check *check, const uint8_t *key, size_t
     page->first_head = record.first_head;
     page->heads = record.heads;
     page->ns = record.ns;
+    page->named = record.named;
     page->flags = record.flags & QR_DISK_QUARANTINED ? QR_CHECK_QUARANTINED : 0;
     check->result->pages++;
     check->result->page_bytes += record.place.bytes;
@@ -116,6 +117,23 @@ static quire_status load_model(struct qr_check *check, const uint8_t *key, size_
     return QUIRE_OK;
 }
 
+static quire_status load_going(struct qr_check *check, const uint8_t *key, size_t key_bytes)
+{
+    struct qr_disk_finding finding = {.kind = QR_DISK_SESSION_GOING};
+    uint8_t uuid[QR_DISK_UUID_BYTES];
+    char text[33];
+
+    if (!qr_disk_key_going_read(key, key_bytes, uuid))
+        return QUIRE_ECORRUPT;
+    uint8_t *kept = qr_check_add(check, &check->going, sizeof(uuid));
+    if (kept)
+        memcpy(kept, uuid, sizeof(uuid));
+    qr_disk_uuid_text(uuid, text);
+    finding.session = text;
+    qr_check_found(check, &finding);
+    return QUIRE_OK;
+}
+
 static bool load_entry(void *arg, const uint8_t *key, size_t key_bytes, const uint8_t *value,
                        size_t value_bytes)
 {
@@ -135,11 +153,15 @@ static bool load_entry(void *arg, const uint8_t *key, size_t key_bytes, const ui
     case QR_DISK_KEY_MODEL:
         status = load_model(check, key, key_bytes, value, value_bytes);
         break;
+    case QR_DISK_KEY_GOING:
+        status = load_going(check, key, key_bytes);
+        break;
     case QR_DISK_KEY_BLOCK:
     case QR_DISK_KEY_LANE:
     case QR_DISK_KEY_MANIFEST:
     case QR_DISK_KEY_VERSION:
     case QR_DISK_KEY_SCRUB:
+    case QR_DISK_KEY_TOKENS:
         break; /* looked at later, or not ours to judge */
     default:
         status = QUIRE_EUNSUPPORTED;

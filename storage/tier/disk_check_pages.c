@@ -276,21 +276,20 @@ static void judge(struct reader *r, struct job *job)
  * reads nothing at all says nothing about its pages. */
 static void judge_unreadable(struct reader *r)
 {
-    const struct qr_check_page *pages = qr_check_pages(r->check);
+    struct qr_check_page *pages = qr_check_pages(r->check);
 
     for (size_t i = 0; i < r->check->pages.count; i++) {
-        const struct qr_check_page *page = &pages[r->check->order[i]];
+        struct qr_check_page *page = &pages[r->check->order[i]];
         if (!(page->flags & QR_CHECK_UNREADABLE) || (page->flags & QR_CHECK_SHARED))
             continue;
         const bool reads = r->reads[page->device] > 0;
-        if (reads && !(page->flags & QR_CHECK_QUARANTINED))
-            (void)qr_check_mark_page(r->check, page);
-        qr_check_found_page(r->check,
-                            page->flags & QR_CHECK_QUARANTINED ? QR_DISK_PAGE_QUARANTINED
-                                                               : QR_DISK_PAGE_UNREADABLE,
-                            page, false,
-                            reads ? "the device cannot read it"
-                                  : "the device reads no page at all: is it broken?");
+        const bool known = page->flags & QR_CHECK_QUARANTINED;
+        if (reads && !known)
+            qr_check_mark_page(r->check, page);
+        qr_check_found_page(
+            r->check, known ? QR_DISK_PAGE_QUARANTINED : QR_DISK_PAGE_UNREADABLE, page, false,
+            reads ? "the device cannot read it"
+                  : "the device reads no page at all: is it broken?");
     }
 }
 

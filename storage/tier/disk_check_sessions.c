@@ -37,6 +37,8 @@ static void strangers_tell(struct qr_check *check, struct strangers *s)
 static void strangers_add(struct qr_check *check, struct strangers *s, const uint8_t *key,
                           size_t key_bytes)
 {
+    if (qr_check_going(check, key + 1)) /* the next start's, not ours */
+        return;
     if (s->count > 0 && memcmp(s->uuid, key + 1, QR_DISK_UUID_BYTES) != 0)
         strangers_tell(check, s);
     memcpy(s->uuid, key + 1, QR_DISK_UUID_BYTES);
@@ -215,6 +217,35 @@ static quire_status walk_blocks(struct qr_check *check)
     return status;
 }
 
+/* ---- token ids -------------------------------------------------------------------------- */
+
+static bool tokens_entry(void *arg, const uint8_t *key, size_t key_bytes, const uint8_t *value,
+                         size_t value_bytes)
+{
+    struct lane_walk *walk = arg;
+    uint32_t head[4]; /* version, fixed, chained, count */
+
+    if (value_bytes >= sizeof(head))
+        memcpy(head, value, sizeof(head));
+    if (key_bytes != 1 + QR_DISK_UUID_BYTES || value_bytes < sizeof(head) ||
+        value_bytes != sizeof(head) + (uint64_t)head[3] * 5 || head[2] > head[1])
+        entry_damaged(walk->check, key, key_bytes);
+    else if (!qr_check_session(walk->check, key + 1))
+        strangers_add(walk->check, &walk->strangers, key, key_bytes);
+    return true;
+}
+
+static quire_status walk_tokens(struct qr_check *check)
+{
+    const struct qr_disk_key prefix = {.bytes = {QR_DISK_KEY_TOKENS}, .n = 1};
+    struct lane_walk walk = {.check = check, .strangers = {.what = "token ids"}};
+    const quire_status status =
+        qr_disk_index_each(check->index, &prefix, tokens_entry, &walk, check->e);
+
+    strangers_tell(check, &walk.strangers);
+    return status;
+}
+
 /* ---- manifests -------------------------------------------------------------------------- */
 
 struct manifest_walk {
@@ -260,12 +291,15 @@ static void lane_end(struct manifest_walk *walk)
 
 /* Why the page is not this lane's block; NULL: it is. */
 static const char *foreign(const struct manifest_walk *walk, const struct qr_check_page *page,
-                           uint32_t block)
+                           const struct qr_disk_block *entry, uint32_t block)
 {
     const struct qr_check *check = walk->check;
     const struct qr_check_session *session =
         &qr_check_sessions(check)[qr_check_lanes(check)[walk->lane].session];
+    const struct qr_disk_place place = qr_check_place(page);
 
+    if (memcmp(&entry->place, &place, sizeof(place)) != 0 || entry->checksum != page->checksum)
+        return "its record has another place or checksum than the manifest entry";
     if (page->ns != session->ns)
         return "it is of another namespace";
     if (page->first_position != (uint64_t)block * session->policy.page_tokens)
@@ -281,26 +315,42 @@ static const char *foreign(const struct manifest_walk *walk, const struct qr_che
     return page->flags & QR_CHECK_PROVED ? NULL : "its id does not follow from what it holds";
 }
 
+/* The entry names a page that is not there, or not its own: it becomes a hole. */
+static void manifest_wrong(struct manifest_walk *walk, enum qr_disk_finding_kind kind,
+                           const struct qr_disk_block *entry, const uint8_t *key,
+                           size_t key_bytes, const char *why)
+{
+    struct qr_disk_finding finding = {.kind = kind,
+                                      .place = &entry->place,
+                                      .dropped = qr_check_drop(walk->check, key, key_bytes)};
+
+    strncpy(finding.text, why, sizeof(finding.text) - 1);
+    qr_check_found(walk->check, &finding);
+    hole_add(walk, QR_DISK_TOKENS_DAMAGED);
+}
+
 static void manifest_block(struct manifest_walk *walk, const uint8_t *key, size_t key_bytes,
-                           const uint8_t *page_id, uint32_t block)
+                           const struct qr_disk_block *entry, uint32_t block)
 {
     struct qr_check *check = walk->check;
-    struct qr_check_page *page = qr_check_page(check, page_id);
+    struct qr_check_page *page = qr_check_page(check, entry->page_id);
 
     while (walk->next < block)
         hole_add(walk, QR_DISK_TOKENS_MISSING);
-    if (!page) {
+    if (entry->place.bytes == 0) {
         hole_add(walk, QR_DISK_TOKENS_MISSING);
         return;
     }
-    const char *why = foreign(walk, page, block);
+    const char *why = page ? foreign(walk, page, entry, block) : "";
     if (why) {
-        qr_check_found_page(check, QR_DISK_PAGE_FOREIGN, page,
-                            qr_check_drop(check, key, key_bytes), why);
-        hole_add(walk, QR_DISK_TOKENS_DAMAGED);
+        manifest_wrong(walk, page ? QR_DISK_PAGE_FOREIGN : QR_DISK_RECORD_MISSING, entry, key,
+                       key_bytes, why);
         return;
     }
-    page->flags |= QR_CHECK_USED;
+    if (page->flags & QR_CHECK_DROPPED) /* no entry may name a slot that will be free */
+        (void)qr_check_drop(check, key, key_bytes);
+    else
+        page->refs++;
     if (page->state == QR_CHECK_BAD || (page->flags & QR_CHECK_QUARANTINED)) {
         hole_add(walk, page->flags & QR_CHECK_QUARANTINED ? QR_DISK_TOKENS_MISSING
                                                           : QR_DISK_TOKENS_DAMAGED);
@@ -311,21 +361,33 @@ static void manifest_block(struct manifest_walk *walk, const uint8_t *key, size_
     walk->next++;
 }
 
+/* Entries of a session that goes still count as names of their pages. */
+static void manifest_stranger(struct manifest_walk *walk, const uint8_t *key, size_t key_bytes,
+                              const struct qr_disk_block *entry)
+{
+    struct qr_check_page *page = qr_check_page(walk->check, entry->page_id);
+
+    if (page && entry->place.bytes > 0 && qr_check_going(walk->check, key + 1))
+        page->refs++;
+    strangers_add(walk->check, &walk->strangers, key, key_bytes);
+}
+
 static bool manifest_entry(void *arg, const uint8_t *key, size_t key_bytes,
                            const uint8_t *value, size_t value_bytes)
 {
     struct manifest_walk *walk = arg;
     struct qr_check *check = walk->check;
+    struct qr_disk_block entry;
     uint32_t number, block;
 
     if (!qr_disk_key_manifest_read(key, key_bytes, &number, &block) ||
-        value_bytes != QR_HASH_BYTES) {
+        qr_disk_block_read(value, value_bytes, &entry) != QUIRE_OK) {
         entry_damaged(check, key, key_bytes);
         return true;
     }
     const struct qr_check_session *session = qr_check_session(check, key + 1);
     if (!session) {
-        strangers_add(check, &walk->strangers, key, key_bytes);
+        manifest_stranger(walk, key, key_bytes, &entry);
         return true;
     }
     check->result->blocks++;
@@ -334,7 +396,7 @@ static bool manifest_entry(void *arg, const uint8_t *key, size_t key_bytes,
     while (lane && &qr_check_lanes(check)[walk->lane] < lane)
         lane_end(walk);
     if (lane && block < lane->sealed) {
-        manifest_block(walk, key, key_bytes, value, block);
+        manifest_block(walk, key, key_bytes, &entry, block);
         return true;
     }
     const struct qr_check_lane unknown = {.session = session_number, .lane = number};
@@ -379,22 +441,42 @@ static void check_owner(struct qr_check *check, const struct qr_check_session *s
         qr_check_found(check, &finding);
 }
 
+/* How many entries name a page. With too low a count it would go while one does; with too high
+ * a one its slot is lost. */
+static void check_names(struct qr_check *check, struct qr_check_page *page)
+{
+    const uint32_t said = page->named;
+    char text[64];
+
+    if (page->flags & QR_CHECK_DROPPED)
+        return;
+    if (page->refs == 0 && page->state != QR_CHECK_BAD)
+        qr_check_found_page(check, QR_DISK_PAGE_UNUSED, page, false, "");
+    if (page->refs == said)
+        return;
+    (void)snprintf(text, sizeof(text), "%u name it, its record says %u", page->refs, said);
+    page->named = page->refs;
+    check->result->counted += qr_check_rewrite_page(check, page);
+    qr_check_found_page(check, page->refs > said ? QR_DISK_NAMED_LOW : QR_DISK_NAMED_HIGH, page,
+                        false, text);
+}
+
 quire_status qr_check_manifests(struct qr_check *check)
 {
-    const struct qr_check_page *pages = qr_check_pages(check);
+    struct qr_check_page *pages = qr_check_pages(check);
     quire_status status = walk_lanes(check);
 
     if (status == QUIRE_OK && !check->no_memory)
         status = walk_blocks(check);
+    if (status == QUIRE_OK && !check->no_memory)
+        status = walk_tokens(check);
     if (status == QUIRE_OK && !check->no_memory)
         status = walk_manifests(check);
     if (status != QUIRE_OK || check->no_memory)
         return status;
     for (size_t i = 0; i < check->sessions.count; i++)
         check_owner(check, &qr_check_sessions(check)[i]);
-    for (size_t i = 0; i < check->pages.count; i++) {
-        if (!(pages[i].flags & QR_CHECK_USED) && pages[i].state != QR_CHECK_BAD)
-            qr_check_found_page(check, QR_DISK_PAGE_UNUSED, &pages[i], false, "");
-    }
+    for (size_t i = 0; i < check->pages.count; i++)
+        check_names(check, &pages[i]);
     return QUIRE_OK;
 }

@@ -132,7 +132,21 @@ static inline void test_put_lanes(struct qr_disk_batch *batch, const struct test
     }
 }
 
-/** One block of all lanes, and the records that go with it, in one commit. */
+static inline void test_put_manifest(struct qr_disk_batch *batch,
+                                     const uint8_t uuid[QR_DISK_UUID_BYTES], uint32_t lane,
+                                     uint32_t block, const uint8_t id[QR_HASH_BYTES],
+                                     const struct qr_disk_page *page)
+{
+    const struct qr_disk_key key = qr_disk_key_manifest(uuid, lane, block);
+    struct qr_disk_block entry = {.place = page->place, .checksum = page->checksum};
+    uint8_t value[QR_DISK_BLOCK_RECORD_BYTES];
+
+    memcpy(entry.page_id, id, QR_HASH_BYTES);
+    qr_disk_block_write(&entry, value);
+    qr_disk_batch_put(batch, &key, value, sizeof(value));
+}
+
+/** One block of all lanes, and the records that go with it. */
 static inline void test_put_block(struct qr_disk *disk, const struct test_session *s,
                                   uint32_t block)
 {
@@ -155,16 +169,19 @@ static inline void test_put_block(struct qr_disk *disk, const struct test_sessio
                                                    .layer = lane,
                                                    .heads = h->heads,
                                                    .first_position = h->first_position,
-                                                   .ns = s->ns}};
-        const struct qr_disk_key key = qr_disk_key_manifest(uuid, lane, block);
-        qr_disk_batch_put(&batch, &key, ids[lane], QR_HASH_BYTES);
+                                                   .ns = s->ns,
+                                                   .named = 1}};
     }
+    assert_ok(qr_disk_put_pages(disk, puts, s->lanes, NULL));
     const struct qr_page_identity id = test_identity(s, 0, block);
     const struct qr_disk_key key = qr_disk_key_block(uuid, block);
     qr_disk_batch_put(&batch, &key, id.block_id, QR_HASH_BYTES);
-    assert_ok(qr_disk_put_pages(disk, puts, s->lanes, &batch));
-    for (uint32_t lane = 0; lane < s->lanes; lane++)
+    for (uint32_t lane = 0; lane < s->lanes; lane++) {
+        test_put_manifest(&batch, uuid, lane, block, ids[lane], &puts[lane].page);
         free(puts[lane].bytes);
+    }
+    struct qr_disk_commit commit = {.batch = &batch};
+    assert_ok(qr_disk_commit_wait(disk, &commit));
     qr_disk_batch_free(&batch);
 }
 

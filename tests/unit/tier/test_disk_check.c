@@ -50,7 +50,7 @@ static void a_damaged_page_costs_its_own_tokens(void **state)
         assert_int_equal(f.count, 3);
         assert_false(find(&f, QR_DISK_PAGE_DAMAGED)->dropped);
         assert_tokens(&f, QR_DISK_TOKENS_DAMAGED, "session-1", 1, 16, 48);
-        repair_once(&f, 2);
+        repair_once(&f, 4);           /* records, and what names them */
         assert_int_equal(f.count, 3); /* missing tokens; two free slots hold the bytes */
         assert_int_equal(f.result.counts[QR_DISK_SLOT_ORPHAN], 2);
         assert_tokens(&f, QR_DISK_TOKENS_MISSING, "session-1", 1, 16, 48);
