@@ -21,6 +21,7 @@ static const struct qr_command commands[] = {
     {"session", "list, show, fork, cut, drop, export and import sessions", qr_cmd_session},
     {"model", "register a model", qr_cmd_model},
     {"stat", "show the server's counters", qr_cmd_stat},
+    {"fsck", "check a disk store that no server has open, and repair it", qr_cmd_fsck},
     {"inspect", "show what a page holds, of a file or of a session", qr_cmd_inspect},
     {"demo", "append, fetch and attend on real keys and values, and measure", qr_cmd_demo},
     {"bench", "the same at length: a session of a million tokens", qr_cmd_bench},

@@ -22,6 +22,7 @@ int qr_cmd_demo(struct qr_cli *cli, int argc, char **argv);
 int qr_cmd_eval(struct qr_cli *cli, int argc, char **argv);
 int qr_cmd_fetch(struct qr_cli *cli, int argc, char **argv);
 int qr_cmd_flush(struct qr_cli *cli, int argc, char **argv);
+int qr_cmd_fsck(struct qr_cli *cli, int argc, char **argv);
 int qr_cmd_inspect(struct qr_cli *cli, int argc, char **argv);
 int qr_cmd_model(struct qr_cli *cli, int argc, char **argv);
 int qr_cmd_session(struct qr_cli *cli, int argc, char **argv);

@@ -6,8 +6,8 @@
  * Invariants:
  *  1. nothing is written before everything has been looked at, and nothing at all without
  *     `repair`: folders, slab files and index are opened for reading only;
- *  2. a repair writes index entries alone: it deletes some, marks unreadable pages, and puts
- *     right how many manifest entries name a page.
+ *  2. a repair writes index entries alone: it deletes some, makes holes of others, marks
+ * unreadable pages, and puts right how many manifest entries name a page.
  */
 #include "disk_check.h"
 
@@ -164,6 +164,24 @@ bool qr_check_drop(struct qr_check *check, const uint8_t *key, size_t key_bytes)
         return false;
     memcpy(copy.bytes, key, key_bytes);
     qr_disk_batch_delete(batch, &copy);
+    check->result->dropped++;
+    return true;
+}
+
+bool qr_check_hollow(struct qr_check *check, const uint8_t *key, size_t key_bytes,
+                     const struct qr_disk_block *entry)
+{
+    struct qr_disk_block hole = *entry;
+    struct qr_disk_key copy = {.n = (uint32_t)key_bytes};
+    struct qr_disk_batch *batch = check->config->repair ? drop_batch(check) : NULL;
+    uint8_t value[QR_DISK_BLOCK_RECORD_BYTES];
+
+    if (!batch || key_bytes > sizeof(copy.bytes))
+        return false;
+    hole.place = (struct qr_disk_place){0};
+    memcpy(copy.bytes, key, key_bytes);
+    qr_disk_block_write(&hole, value);
+    qr_disk_batch_put(batch, &copy, value, sizeof(value));
     check->result->dropped++;
     return true;
 }

@@ -119,6 +119,10 @@ void qr_check_found_page(struct qr_check *check, enum qr_disk_finding_kind kind,
                          const struct qr_check_page *page, bool dropped, const char *text);
 /** To be deleted when all is looked at; true with `repair`. */
 bool qr_check_drop(struct qr_check *check, const uint8_t *key, size_t key_bytes);
+/** A manifest entry to become a hole: it keeps id and checksum, so that a repeat of its tokens
+ * can bring the page back; true with `repair`. */
+bool qr_check_hollow(struct qr_check *check, const uint8_t *key, size_t key_bytes,
+                     const struct qr_disk_block *entry);
 bool qr_check_drop_page(struct qr_check *check, struct qr_check_page *page);
 /** To be marked, so that its slot is not used again; with `repair`. */
 void qr_check_mark_page(struct qr_check *check, struct qr_check_page *page);

@@ -320,9 +320,12 @@ static void manifest_wrong(struct manifest_walk *walk, enum qr_disk_finding_kind
                            const struct qr_disk_block *entry, const uint8_t *key,
                            size_t key_bytes, const char *why)
 {
-    struct qr_disk_finding finding = {.kind = kind,
-                                      .place = &entry->place,
-                                      .dropped = qr_check_drop(walk->check, key, key_bytes)};
+    struct qr_disk_finding finding = {
+        .kind = kind,
+        .place = &entry->place,
+        .dropped = kind == QR_DISK_PAGE_FOREIGN
+                       ? qr_check_drop(walk->check, key, key_bytes)
+                       : qr_check_hollow(walk->check, key, key_bytes, entry)};
 
     strncpy(finding.text, why, sizeof(finding.text) - 1);
     qr_check_found(walk->check, &finding);
@@ -348,7 +351,7 @@ static void manifest_block(struct manifest_walk *walk, const uint8_t *key, size_
         return;
     }
     if (page->flags & QR_CHECK_DROPPED) /* no entry may name a slot that will be free */
-        (void)qr_check_drop(check, key, key_bytes);
+        (void)qr_check_hollow(check, key, key_bytes, entry);
     else
         page->refs++;
     if (page->state == QR_CHECK_BAD || (page->flags & QR_CHECK_QUARANTINED)) {

@@ -190,13 +190,14 @@ static void found_gap(struct tail_walk *walk, uint32_t lane_number, uint64_t fro
 {
     const struct qr_check_lane *lane = &qr_check_lanes(walk->check)[lane_number];
     const struct qr_check_session *session = &qr_check_sessions(walk->check)[lane->session];
-    const struct qr_disk_finding finding = {.kind = QR_DISK_TAIL_GAP,
-                                            .session = session->name,
-                                            .ns = session->ns,
-                                            .lane = lane->lane,
-                                            .first_token = from,
-                                            .end_token = to,
-                                            .text = "rows behind cannot be used without these"};
+    const struct qr_disk_finding finding = {
+        .kind = QR_DISK_TAIL_GAP,
+        .session = session->name,
+        .ns = session->ns,
+        .lane = lane->lane,
+        .first_token = from,
+        .end_token = to,
+        .text = "never acknowledged, or lost with a damaged record: those behind are not used"};
     qr_check_found(walk->check, &finding);
 }
 

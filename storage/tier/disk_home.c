@@ -126,7 +126,7 @@ static quire_status look(const char *folder, enum found *out, struct qr_error *e
         return qr_error_set(
             e, QUIRE_EMISMATCH,
             "%s: holds '%s' and no file QUIRE, so it is not a Quire store: give "
-            "an empty folder",
+            "an empty folder, or a store's",
             folder, strange);
     *out = identity ? FOUND_IDENTITY : FOUND_EMPTY;
     return QUIRE_OK;

@@ -187,7 +187,8 @@ static void what_is_dropped_meanwhile_is_not_bad(void **state)
     (void)state;
 
     setup(&f);
-    f.scrubbing.rest_s = 1;
+    f.scrubbing.bytes_per_s =
+        60 * (uint64_t)test_session_record(f.disk, &one, 0, 0).place.bytes;
     start(&f);
     for (uint32_t round = 0; round < 40; round++) {
         const uint32_t lane = round % 4, block = round % 20;
