@@ -83,6 +83,9 @@ quire_status qr_handle_stat(void *arg, const struct qr_request *request, size_t 
 
 /* ---- grpc.health.v1 --------------------------------------------------------------------- */
 
+#define DISK_SERVICE "quire.v1.Quire/disk" /* does the disk take writes; reads go on without   \
+                                            */
+
 enum serving_status { SERVING = 1, NOT_SERVING = 2, SERVICE_UNKNOWN = 3 };
 
 #define SERVICE_NAME_MAX 128
@@ -143,8 +146,10 @@ static quire_status serving_of(struct qr_service *service, const struct qr_reque
                             "malformed HealthCheckRequest of %llu bytes; it has one string of "
                             "at most %d bytes",
                             (unsigned long long)request->bytes, SERVICE_NAME_MAX);
-    if (name[0] && strcmp(name, "quire.v1.Quire") != 0 &&
-        strcmp(name, "grpc.health.v1.Health") != 0)
+    if (!strcmp(name, DISK_SERVICE) && service->has_disk)
+        *out = qr_store_disk_writable(service->store) ? SERVING : NOT_SERVING;
+    else if (name[0] && strcmp(name, "quire.v1.Quire") != 0 &&
+             strcmp(name, "grpc.health.v1.Health") != 0)
         *out = SERVICE_UNKNOWN;
     else
         *out = atomic_load(&service->serving) ? SERVING : NOT_SERVING;

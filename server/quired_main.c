@@ -154,6 +154,7 @@ static quire_status set_up_store(struct quired *d, struct qr_error *e)
     struct qr_store_disk_config disk = {
         .allow_missing = number(d, QR_OPTION_disk_missing) != 0,
         .no_uring = number(d, QR_OPTION_io_uring) == 0,
+        .drop_when_full = !strcmp(qr_config_text(&d->config, QR_OPTION_disk_full), "drop"),
         .tail_log_bytes = number(d, QR_OPTION_tail_log),
         .tail_segment_bytes = tail_segment_bytes(number(d, QR_OPTION_tail_log)),
         .index_cache_bytes = number(d, QR_OPTION_index_cache),

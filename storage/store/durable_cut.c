@@ -91,8 +91,7 @@ static void put_lane(struct qr_round *round, struct qr_round_lane *lane)
     const struct qr_disk_key key = qr_disk_key_lane(round->uuid, lane->lane);
     uint8_t bytes[QR_DISK_LANE_RECORD_BYTES];
 
-    qr_tail_log_cut(qr_disk_tail_log_of(round->mover->disk), round->uuid, lane->lane,
-                    lane->cut_length, &lane->cut_sequence);
+    lane->cut_sequence = qr_tail_log_sequence(qr_disk_tail_log_of(round->mover->disk));
     const struct qr_disk_lane record = {.sealed = lane->sealed,
                                         .cut_sequence = lane->cut_sequence,
                                         .cut_length = lane->cut_length};
@@ -122,6 +121,24 @@ static quire_status unname_lane(struct qr_round *round, const struct qr_round_la
     return status;
 }
 
+/* Blocks that some lane still has on disk after the cut: their ids stay. */
+static uint32_t kept_blocks(const struct qr_round *round)
+{
+    const struct qr_session *session = round->session;
+    uint32_t kept = 0;
+
+    for (uint32_t i = 0; i < session->lane_count; i++) {
+        const struct qr_lane_saved *saved = &session->lanes[i].saved;
+        if (!saved->cut && saved->sealed > kept)
+            kept = saved->sealed;
+    }
+    for (size_t i = 0; i < round->lane_count; i++) {
+        if (round->lanes[i].sealed > kept)
+            kept = round->lanes[i].sealed;
+    }
+    return kept < session->save.blocks ? kept : session->save.blocks;
+}
+
 quire_status qr_round_fill_cut(struct qr_round *round)
 {
     struct qr_session *session = round->session;
@@ -134,8 +151,7 @@ quire_status qr_round_fill_cut(struct qr_round *round)
     for (uint32_t i = 0; status == QUIRE_OK && ok && i < session->lane_count; i++)
         ok = !session->lanes[i].saved.cut || note_cut_lane(round, i);
     const uint32_t blocks = session->save.blocks;
-    round->first_block = session->save.cut_blocks < blocks ? session->save.cut_blocks : blocks;
-    session->save.cut_blocks = UINT32_MAX;
+    round->first_block = status == QUIRE_OK && ok ? kept_blocks(round) : blocks;
     pthread_mutex_unlock(&session->lock);
     if (!ok)
         status = QUIRE_ENOMEM;
@@ -160,11 +176,12 @@ quire_status qr_round_fill_cut(struct qr_round *round)
 void qr_round_unsaved(struct qr_round *round)
 {
     struct qr_session *session = round->session;
+    const bool logged = round->chunk_count > 0 || round->commit.in_doubt;
 
-    if (round->chunk_count == 0 && !round->commit.in_doubt)
-        return;
     pthread_mutex_lock(&session->lock);
-    for (size_t i = 0; i < round->lane_count && !session->dead; i++) {
+    if (round->first_block < session->save.cut_blocks)
+        session->save.cut_blocks = round->first_block;
+    for (size_t i = 0; i < round->lane_count && logged && !session->dead; i++) {
         struct qr_lane_saved *saved = &session->lanes[round->lanes[i].lane].saved;
         saved->cut_to = saved->cut ? qr_min_u64(saved->cut_to, saved->length) : saved->length;
         saved->cut = true;

@@ -92,18 +92,22 @@ static bool gather_lane(struct qr_round *round, uint32_t number)
     return gather_rows(round, number, lane);
 }
 
+/* Ids of blocks that are sealed and not on disk, or were given anew since. */
 static bool gather_ids(struct qr_round *round)
 {
-    const struct qr_session *session = round->session;
+    struct qr_session *session = round->session;
     const struct qr_blocks *blocks = &session->blocks;
-    uint32_t top = session->save.blocks;
+    uint32_t top = session->save.blocks < blocks->fixed ? session->save.blocks : blocks->fixed;
 
+    round->first_block = session->save.cut_blocks < session->save.blocks
+                             ? session->save.cut_blocks
+                             : session->save.blocks;
+    session->save.cut_blocks = UINT32_MAX;
     for (size_t i = 0; i < round->lane_count; i++) {
         if (round->lanes[i].sealed > top)
             top = round->lanes[i].sealed;
     }
-    round->first_block = session->save.blocks;
-    round->blocks = top - round->first_block;
+    round->blocks = top > round->first_block ? top - round->first_block : 0;
     round->chained = blocks->chained;
     if (!ROOM(round, ids, id_capacity, round->blocks))
         return false;
@@ -389,9 +393,13 @@ static void trim_log(struct qr_round *round)
     struct qr_tail_log *log = qr_disk_tail_log_of(round->mover->disk);
     const uint64_t page_tokens = round->session->policy.page_tokens;
 
-    for (size_t i = 0; i < round->lane_count; i++)
-        qr_tail_log_drop(log, round->uuid, round->lanes[i].lane,
-                         round->lanes[i].sealed * page_tokens);
+    for (size_t i = 0; i < round->lane_count; i++) {
+        const struct qr_round_lane *lane = &round->lanes[i];
+        uint64_t sequence;
+        if (round->kind == QR_ROUND_CUT)
+            qr_tail_log_cut(log, round->uuid, lane->lane, lane->cut_length, &sequence);
+        qr_tail_log_drop(log, round->uuid, lane->lane, lane->sealed * page_tokens);
+    }
 }
 
 void qr_round_saved(struct qr_round *round)
@@ -409,7 +417,9 @@ void qr_round_saved(struct qr_round *round)
         for (size_t i = 0; i < round->lane_count; i++)
             note_lane(round, &round->lanes[i]);
         note_changed(round);
-        session->save.blocks = round->first_block + round->blocks;
+        const uint32_t end = round->first_block + round->blocks;
+        if (round->kind == QR_ROUND_CUT || end > session->save.blocks)
+            session->save.blocks = end;
     }
     if (round->kind == QR_ROUND_SAVE && round->whole)
         session->save.stored = true;

@@ -145,12 +145,16 @@ quire_status qr_index_adopt(struct qr_index *index, const struct qr_adopted *pag
 
 /* The look that the page was read for does not count as a read: what is looked at once goes
  * first. */
-static void note_look(struct qr_entry *entry, struct qr_stored *stored)
+static void note_look(struct qr_index *index, struct qr_entry *entry, struct qr_stored *stored)
 {
-    if (stored && stored->fresh)
+    if (stored && stored->fresh) {
         stored->fresh = 0;
-    else
-        qr_evict_read(&entry->node);
+        qr_counter_add(&index->config.counters->memory_misses, 1);
+        return;
+    }
+    qr_evict_read(&entry->node);
+    if (stored)
+        qr_counter_add(&index->config.counters->memory_hits, 1);
 }
 
 enum qr_want qr_index_want(struct qr_index *index, uint32_t number, bool look,
@@ -165,7 +169,7 @@ enum qr_want qr_index_want(struct qr_index *index, uint32_t number, bool look,
     if (state == QR_PAGE_RESIDENT) {
         want = QR_WANT_RESIDENT;
         if (look)
-            note_look(entry, stored);
+            note_look(index, entry, stored);
         out->bytes = qr_index_map(index, &entry->slot);
         out->n = entry->slot.bytes;
     } else if (state == QR_PAGE_DAMAGED || (stored && stored->unreadable)) {

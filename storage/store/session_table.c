@@ -11,7 +11,10 @@
 #include <inttypes.h>
 #include <string.h>
 
-#define NOTE_MS 10000u /* uses are written down no more often than that */
+#define DISK_HIGH 0.95      /* of the caps: sessions are dropped above, where that is allowed */
+#define DROPS_A_TICK 64u    /* sessions looked at; a quarter of them go at most */
+#define SPACE_IDLE_MS 1000u /* a session used since does not go */
+#define NOTE_MS 10000u      /* uses are written down no more often than that */
 
 static int compare(const struct qr_session *session, uint32_t ns, const char *name)
 {
@@ -228,11 +231,86 @@ static bool wants_note(struct qr_session *session, uint64_t now_ms)
     return wants;
 }
 
+/* Without a writer and unused for a moment: drop it as if its time to live had passed. */
+static bool drop_for_space(struct qr_session *session, uint64_t now_ms)
+{
+    bool dropped = false;
+
+    pthread_mutex_lock(&session->write_lock);
+    pthread_mutex_lock(&session->lock);
+    if (session->leased && now_ms >= session->lease_end_ms)
+        session->leased = false;
+    if (!session->leased && !session->dead && session->save.stored &&
+        now_ms > atomic_load(&session->used_ms) + SPACE_IDLE_MS) {
+        qr_session_empty(session);
+        dropped = true;
+    }
+    pthread_mutex_unlock(&session->lock);
+    pthread_mutex_unlock(&session->write_lock);
+    return dropped;
+}
+
+static double disk_fill(struct qr_store *store)
+{
+    struct qr_tier *disk = qr_disk_tier(store->disk);
+    struct qr_tier_stat stat;
+
+    disk->ops->stat(disk, &stat);
+    return stat.budget_bytes > 0 ? (double)stat.reserved_bytes / (double)stat.budget_bytes : 0;
+}
+
+static struct qr_session *longest_unused(struct qr_store *store)
+{
+    struct qr_session *session, *found = NULL;
+
+    for (uint32_t place = 0; (session = qr_session_acquire_at(store, place)) != NULL; place++) {
+        const bool older =
+            session->save.stored && !session->passed_over &&
+            (!found || atomic_load(&session->used_ms) < atomic_load(&found->used_ms));
+        struct qr_session *loser = older ? found : session;
+        if (older)
+            found = session;
+        if (loser)
+            qr_session_release(loser);
+    }
+    return found;
+}
+
+/* From the high mark down to the low one; slots are free a little later, in the background, so
+ * a few sessions a tick. */
+static uint32_t make_disk_room(struct qr_store *store, uint64_t now_ms)
+{
+    uint32_t dropped = 0;
+
+    if (!store->drop_when_full || disk_fill(store) < DISK_HIGH)
+        return 0;
+    for (uint32_t i = 0; i < DROPS_A_TICK && dropped < DROPS_A_TICK / 4; i++) {
+        struct qr_session *session = longest_unused(store);
+        if (!session)
+            break;
+        if (drop_for_space(session, now_ms)) {
+            qr_durable_want(session, NULL);
+            qr_session_table_remove(session);
+            qr_counter_add(&store->counters.disk_sessions_dropped, 1);
+            dropped++;
+        } else {
+            session->passed_over = true;
+        }
+        qr_session_release(session);
+    }
+    struct qr_session *session;
+    for (uint32_t place = 0; (session = qr_session_acquire_at(store, place)) != NULL; place++) {
+        session->passed_over = false;
+        qr_session_release(session);
+    }
+    return dropped;
+}
+
 uint32_t qr_store_tick(struct qr_store *store)
 {
     const uint64_t now_ms = qr_store_now_ms(store);
     struct qr_session *session;
-    uint32_t dropped = 0;
+    uint32_t dropped = store->mover ? make_disk_room(store, now_ms) : 0;
 
     for (uint32_t place = 0; (session = qr_session_acquire_at(store, place)) != NULL; place++) {
         if (expire(session, now_ms)) {

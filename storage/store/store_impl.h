@@ -114,6 +114,7 @@ struct qr_session {
     struct qr_lane *lanes;   /* guarded by both */
     struct qr_blocks blocks; /* guarded by both */
     struct qr_session_save save;
+    bool passed_over; /* owner: qr_store_tick */
 };
 #define QR_NO_LANE UINT16_MAX
 
@@ -133,6 +134,7 @@ struct qr_store {
     struct qr_pool *reads;  /* const; of page_read.c */
     struct qr_mover *mover; /* const */
     struct qr_disk *disk;   /* const */
+    bool drop_when_full;          /* const */
     _Atomic uint64_t ahead_bytes; /* atomic: asked for ahead by all readers */
     struct qr_meta meta;
     struct qr_counters counters;

@@ -96,8 +96,13 @@ quire_status qr_tail_log_sync(struct qr_tail_log *log, struct qr_error *e);
 /** Rows below `position` are sealed, and the index that says so is durable. Any thread. */
 void qr_tail_log_drop(struct qr_tail_log *log, const uint8_t session[QR_DISK_UUID_BYTES],
                       uint32_t lane, uint64_t position);
-/** Rows from `length` on are truncated; the lane record with `*sequence_out` as cut_sequence is
- * to be durable before rows at these positions are appended again. */
+/** The sequence that the next record will have: every one so far is below. Any thread. */
+uint64_t qr_tail_log_sequence(struct qr_tail_log *log);
+/**
+ * Rows from `length` on are truncated, and no longer count: only once the lane record that says so
+ * is durable, whose cut_sequence is what qr_tail_log_sequence gave before, and before rows at these
+ * positions are appended again. *sequence_out as qr_tail_log_sequence.
+ */
 void qr_tail_log_cut(struct qr_tail_log *log, const uint8_t session[QR_DISK_UUID_BYTES],
                      uint32_t lane, uint64_t length, uint64_t *sequence_out);
 /** Every row of a lane; the index no longer has it. */

@@ -174,6 +174,14 @@ void qr_tail_log_drop(struct qr_tail_log *log, const uint8_t session[QR_DISK_UUI
     pthread_mutex_unlock(&log->lock);
 }
 
+uint64_t qr_tail_log_sequence(struct qr_tail_log *log)
+{
+    pthread_mutex_lock(&log->lock);
+    const uint64_t sequence = log->next_sequence;
+    pthread_mutex_unlock(&log->lock);
+    return sequence;
+}
+
 void qr_tail_log_cut(struct qr_tail_log *log, const uint8_t session[QR_DISK_UUID_BYTES],
                      uint32_t lane, uint64_t length, uint64_t *sequence_out)
 {
