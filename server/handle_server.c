@@ -83,8 +83,9 @@ quire_status qr_handle_stat(void *arg, const struct qr_request *request, size_t 
 
 /* ---- grpc.health.v1 --------------------------------------------------------------------- */
 
-#define DISK_SERVICE "quire.v1.Quire/disk" /* does the disk take writes; reads go on without   \
-                                            */
+#define DISK_SERVICE                                                                           \
+    "quire.v1.Quire/disk" /* does the disk take writes; reads go on without                    \
+                           */
 
 enum serving_status { SERVING = 1, NOT_SERVING = 2, SERVICE_UNKNOWN = 3 };
 

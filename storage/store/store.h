@@ -26,8 +26,8 @@ struct qr_store_disk_config {
     uint64_t cap_bytes[QR_STORE_FOLDERS_MAX];
     uint32_t count;
     bool allow_missing, no_uring;
-    bool drop_when_full; /* sessions that nobody uses, the longest unused first, go when the disk
-                            is nearly full; else durable appends are EFULL then */
+    bool drop_when_full; /* sessions that nobody uses, the longest unused first, go when the
+                            disk is nearly full; else durable appends are EFULL then */
     uint64_t tail_log_bytes, index_cache_bytes; /* 0: the defaults */
     uint32_t tail_segment_bytes;
     void *io; /* struct qr_disk_io of tests; NULL: the system's */
@@ -316,8 +316,8 @@ quire_status qr_store_attend(struct qr_store *store, uint32_t ns,
  * Returns sessions dropped. */
 uint32_t qr_store_tick(struct qr_store *store);
 
-/** False without a disk tier, or while its index takes no writes: then durable appends fail, and
- * reads go on. */
+/** False without a disk tier, or while its index takes no writes: then durable appends fail,
+ * and reads go on. */
 bool qr_store_disk_writable(struct qr_store *store);
 
 struct qr_metric {

@@ -134,7 +134,7 @@ struct qr_store {
     struct qr_pool *reads;  /* const; of page_read.c */
     struct qr_mover *mover; /* const */
     struct qr_disk *disk;   /* const */
-    bool drop_when_full;          /* const */
+    bool drop_when_full;    /* const */
     _Atomic uint64_t ahead_bytes; /* atomic: asked for ahead by all readers */
     struct qr_meta meta;
     struct qr_counters counters;

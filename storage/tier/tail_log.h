@@ -99,9 +99,9 @@ void qr_tail_log_drop(struct qr_tail_log *log, const uint8_t session[QR_DISK_UUI
 /** The sequence that the next record will have: every one so far is below. Any thread. */
 uint64_t qr_tail_log_sequence(struct qr_tail_log *log);
 /**
- * Rows from `length` on are truncated, and no longer count: only once the lane record that says so
- * is durable, whose cut_sequence is what qr_tail_log_sequence gave before, and before rows at these
- * positions are appended again. *sequence_out as qr_tail_log_sequence.
+ * Rows from `length` on are truncated, and no longer count: only once the lane record that says
+ * so is durable, whose cut_sequence is what qr_tail_log_sequence gave before, and before rows
+ * at these positions are appended again. *sequence_out as qr_tail_log_sequence.
  */
 void qr_tail_log_cut(struct qr_tail_log *log, const uint8_t session[QR_DISK_UUID_BYTES],
                      uint32_t lane, uint64_t length, uint64_t *sequence_out);
