@@ -6,6 +6,7 @@
 
 #include "chan_simd.h"
 #include "encode_simd.h"
+#include "fused.h"
 
 const struct qr_chan_kernels qr_chan_avx2 = {encode_channels, encode_tokens, decode_channels,
-                                             decode_token, NULL};
+                                             decode_token, qr_fused_multiply_avx2};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Private to fused*_avx512.c and chan_avx512.c: expansion of `chan` straight to
+ * Private to fused*_avx*.c and chan_avx*.c: expansion of `chan` straight to
  * FP16 for common shapes. Each says false for a shape that it leaves to others.
  */
 #ifndef QR_FUSED_H
@@ -12,7 +12,7 @@ typedef bool qr_fused_fn(const struct qr_tensor *tensor, const uint8_t *codes,
                          const uint8_t *scales, const struct qr_expand *to);
 
 /** Codes to FP32, multiply-add, half-layout rotation of whole rows. */
-qr_fused_fn qr_fused_multiply;
+qr_fused_fn qr_fused_multiply, qr_fused_multiply_avx2;
 /** 2-bit codes per channel: select among four FP16 levels. */
 qr_fused_fn qr_fused_select;
 /** 2- and 4-bit codes per token: look up FP16 levels. */

@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Expansion of `chan` for AVX2 without a detour over FP32 rows: codes of 2, 4
+ * or 8 bits whose planes are whole vectors, no rotation or half-layout rotation
+ * of the whole row. Same bits as the general kernels; everything else is left
+ * to them.
+ */
+#include <immintrin.h>
+
+#include "fused.h"
+#include "proto/packing.h"
+#include "vector_avx2.h"
+
+#define ALWAYS static inline __attribute__((always_inline))
+#define UNITS_MAX                                                                              \
+    4 /* vectors of 8 words that are expanded together: their planes are lines                 \
+       */
+
+/** What is known where a kernel is compiled: its loops unroll, its branches go. */
+struct shape {
+    int planes, units; /* codes of a word; vectors of 8 words in a block */
+    enum qr_axis axis;
+    enum qr_dtype dtype;
+    bool turns, stream;
+};
+
+/** One row of a head: where its codes lie, where its values go. */
+struct row {
+    const uint8_t *codes;
+    uint8_t *to;
+    const float *turn;  /* cosines, then sines, of its token */
+    const float *pairs; /* groups along channels: {scale, minimum} of each */
+};
+
+/** What the rows of a span have in common. */
+struct span {
+    uint32_t words, dim, group_log2;
+    /* Groups along tokens. The scale of plane p carries 2^(-width * p), which is exact: codes
+     * are masked where they stand, not shifted down. */
+    _Alignas(32) float scale[QR_DIM_MAX], minimum[QR_DIM_MAX];
+};
+
+ALWAYS __m256 down(const struct shape *h, int plane)
+{
+    return _mm256_set1_ps(1.0f / (float)(1u << (16 / h->planes * plane)));
+}
+
+struct factors {
+    __m256 scale, minimum;
+};
+
+/** Factors of the 8 channels at `channel`, in plane `plane`. */
+ALWAYS struct factors factors_at(const struct shape *h, const struct span *s,
+                                 const struct row *row, uint32_t channel, int plane)
+{
+    if (h->axis == QR_AXIS_CHANNEL)
+        return (struct factors){_mm256_load_ps(s->scale + channel),
+                                _mm256_load_ps(s->minimum + channel)};
+    const float *pair = row->pairs + 2 * (channel >> s->group_log2);
+    return (struct factors){_mm256_mul_ps(_mm256_broadcast_ss(pair), down(h, plane)),
+                            _mm256_broadcast_ss(pair + 1)};
+}
+
+ALWAYS __m256 decode(const struct shape *h, __m256i words, int plane, struct factors f)
+{
+    const int width = 16 / h->planes;
+    const __m256i mask = _mm256_set1_epi32(((1 << width) - 1) << (width * plane));
+    const __m256 q = _mm256_cvtepi32_ps(_mm256_and_si256(words, mask));
+    return _mm256_fmadd_ps(q, f.scale, f.minimum);
+}
+
+/** 8 channels from `channel` of a row. */
+ALWAYS void put(const struct shape *h, uint8_t *row, uint32_t channel, __m256 x)
+{
+    if (h->dtype == QR_F32) {
+        float *to = (float *)(void *)row + channel;
+        if (h->stream)
+            vf_stream(to, x);
+        else
+            vf_store(to, x, LANES);
+        return;
+    }
+    uint16_t *to = (uint16_t *)(void *)row + channel;
+    const __m128i y = h->dtype == QR_F16 ? vf_to_f16(x) : vf_to_bf16(x);
+    if (h->stream)
+        vh_stream(to, y);
+    else
+        vh_store(to, y, LANES);
+}
+
+/** One vector of one plane, and its partner half the row further when rows turn. */
+ALWAYS void expand_vector(const struct shape *h, const struct span *s, const struct row *row,
+                          __m256i words, uint32_t first, int plane)
+{
+    const uint32_t at = (uint32_t)plane * s->words + first, half = s->dim / 2;
+    const __m256 x1 = decode(h, words, plane, factors_at(h, s, row, at, plane));
+    if (!h->turns) {
+        put(h, row->to, at, x1);
+        return;
+    }
+    const int partner = plane + h->planes / 2;
+    const __m256 x2 = decode(h, words, partner, factors_at(h, s, row, at + half, partner));
+    const __m256 c = _mm256_loadu_ps(row->turn + at),
+                 sine = _mm256_loadu_ps(row->turn + half + at);
+    put(h, row->to, at, vf_fms(x1, c, vf_mul(x2, sine)));
+    put(h, row->to, at + half, vf_fma(x2, c, vf_mul(x1, sine)));
+}
+
+/** Words first .. first + 8 * units - 1 of one row. */
+ALWAYS void expand_block(const struct shape *h, const struct span *s, const struct row *row,
+                         uint32_t first)
+{
+    __m256i words[UNITS_MAX];
+    for (int u = 0; u < h->units; u++)
+        words[u] = _mm256_cvtepu16_epi32(
+            _mm_loadu_si128((const void *)(row->codes + 2 * (first + 8u * (uint32_t)u))));
+    for (int plane = 0; plane < (h->turns ? h->planes / 2 : h->planes); plane++)
+        for (int u = 0; u < h->units; u++)
+            expand_vector(h, s, row, words[u], first + 8u * (uint32_t)u, plane);
+}
+
+/** A whole row. Widths of blocks are compiled in: whole lines first. */
+ALWAYS void expand_row(struct shape h, const struct span *s, const struct row *row)
+{
+    uint32_t first = 0;
+    for (h.units = 4; first + 32 <= s->words; first += 32)
+        expand_block(&h, s, row, first);
+    for (h.units = 2; first + 16 <= s->words; first += 16)
+        expand_block(&h, s, row, first);
+    for (h.units = 1; first < s->words; first += 8)
+        expand_block(&h, s, row, first);
+}
+
+/** Factors of one group along tokens. */
+ALWAYS void load_factors(const struct shape *h, struct span *s, const uint16_t *scales)
+{
+    for (int plane = 0; plane < h->planes; plane++)
+        for (uint32_t w = 0; w < s->words; w += LANES) {
+            const uint32_t at = (uint32_t)plane * s->words + w;
+            const __m256 scale = vf_from_f16(vh_load(scales + at, LANES));
+            _mm256_store_ps(s->scale + at, _mm256_mul_ps(scale, down(h, plane)));
+            _mm256_store_ps(s->minimum + at, vf_from_f16(vh_load(scales + s->dim + at, LANES)));
+        }
+}
+
+/** One head's part of a tensor. */
+struct part {
+    const uint8_t *codes;
+    const uint16_t *scales;
+    uint32_t head;
+};
+
+/** FP32 of the pairs of a row; nothing behind them is read. */
+ALWAYS void widen_pairs(const uint16_t *in, uint32_t count, float *out)
+{
+    for (; count >= 4; count -= 4, in += 8, out += 8)
+        _mm256_store_ps(out, vf_from_f16(vh_load(in, LANES)));
+    for (; count >= 1; count--, in += 2, out += 2)
+        _mm_storel_pi((void *)out, _mm_cvtph_ps(_mm_loadu_si32(in)));
+}
+
+/** Tokens first .. last - 1 of a head, all of one group when groups run along tokens. */
+ALWAYS void expand_span(const struct shape *h, const struct qr_tensor *t, const struct part *p,
+                        uint32_t first, uint32_t last, const struct qr_expand *to)
+{
+    const uint32_t row_bytes = qr_row_bytes(t->dim, t->spec.bits);
+    const uint32_t groups = (t->dim + t->spec.group - 1u) / t->spec.group;
+    struct span s;
+    s.words = qr_plane_words(t->dim, t->spec.bits);
+    s.dim = t->dim;
+    s.group_log2 = (uint32_t)__builtin_ctz(t->spec.group);
+    _Alignas(32) float pairs[2 * QR_DIM_MAX / 16];
+    if (h->axis == QR_AXIS_CHANNEL)
+        load_factors(h, &s, p->scales + (size_t)(first / t->spec.group) * 2 * t->dim);
+    for (uint32_t token = first; token < last; token++) {
+        if (qr_page_is_raw(to->raw_bitmap, token))
+            continue;
+        const struct row row = {p->codes + token * row_bytes, qr_expand_at(to, token, p->head),
+                                h->turns ? to->rotation + (size_t)token * t->dim : NULL, pairs};
+        if (h->axis == QR_AXIS_TOKEN)
+            widen_pairs(p->scales + (size_t)token * 2 * groups, groups, pairs);
+        expand_row(*h, &s, &row);
+    }
+}
+
+/** All heads of a range of tokens after each other: their rows turn by the same angles, and
+ * their outputs are often neighbours. */
+ALWAYS void expand_tensor(struct shape h, const struct qr_tensor *t, const uint8_t *codes,
+                          const uint8_t *scales, const struct qr_expand *to)
+{
+    const size_t codes_bytes = (size_t)t->tokens * qr_row_bytes(t->dim, t->spec.bits);
+    const size_t scales_bytes = qr_spec_scales_bytes(&t->spec, t->tokens, 1, t->dim);
+    const uint32_t end = to->first_token + to->token_count;
+    const uint32_t step = h.axis == QR_AXIS_CHANNEL ? t->spec.group : 32;
+    for (uint32_t first = to->first_token, last; first < end; first = last) {
+        last = first - first % step + step;
+        last = last < end ? last : end;
+        for (uint32_t i = 0; i < to->head_count; i++) {
+            const uint32_t head = to->first_head + i;
+            const struct part p = {codes + head * codes_bytes,
+                                   (const void *)(scales + head * scales_bytes), head};
+            expand_span(&h, t, &p, first, last, to);
+        }
+    }
+}
+
+/* ---- one function per shape ---- */
+
+typedef void expand_fn(const struct qr_tensor *t, const uint8_t *codes, const uint8_t *scales,
+                       const struct qr_expand *to);
+
+#define SHAPE(name, planes, axis, dtype, turns, stream)                                        \
+    static void name(const struct qr_tensor *t, const uint8_t *codes, const uint8_t *scales,   \
+                     const struct qr_expand *to)                                               \
+    {                                                                                          \
+        expand_tensor((struct shape){planes, 0, axis, dtype, turns, stream}, t, codes, scales, \
+                      to);                                                                     \
+    }
+#define STORES(name, planes, axis, dtype, turns)                                               \
+    SHAPE(name##_cached, planes, axis, dtype, turns, false)                                    \
+    SHAPE(name##_streamed, planes, axis, dtype, turns, true)
+#define TYPES(name, planes, axis, turns)                                                       \
+    STORES(name##_f16, planes, axis, QR_F16, turns)                                            \
+    STORES(name##_bf16, planes, axis, QR_BF16, turns)                                          \
+    STORES(name##_f32, planes, axis, QR_F32, turns)
+#define WAYS(bits, planes)                                                                     \
+    TYPES(channel_##bits, planes, QR_AXIS_CHANNEL, false)                                      \
+    TYPES(turned_##bits, planes, QR_AXIS_CHANNEL, true)                                        \
+    TYPES(token_##bits, planes, QR_AXIS_TOKEN, false)
+WAYS(2, 8)
+WAYS(4, 4)
+WAYS(8, 2)
+
+#define LIST_TYPES(name)                                                                       \
+    {                                                                                          \
+        {name##_f16_cached, name##_f16_streamed}, {name##_bf16_cached, name##_bf16_streamed},  \
+        {                                                                                      \
+            name##_f32_cached, name##_f32_streamed                                             \
+        }                                                                                      \
+    }
+#define LIST_WAYS(bits)                                                                        \
+    {                                                                                          \
+        LIST_TYPES(channel_##bits), LIST_TYPES(turned_##bits), LIST_TYPES(token_##bits)        \
+    }
+
+bool qr_fused_multiply_avx2(const struct qr_tensor *t, const uint8_t *codes,
+                            const uint8_t *scales, const struct qr_expand *to)
+{
+    /* bits 2, 4, 8; channel, channel and turned, token; type; cached, streamed */
+    static expand_fn *const functions[3][3][3][2] = {LIST_WAYS(2), LIST_WAYS(4), LIST_WAYS(8)};
+    const uint32_t bits = t->spec.bits,
+                   way = t->spec.axis == QR_AXIS_TOKEN ? 2 : !!to->rotation;
+    const uint32_t multiple = bits == 3 ? 0 : 128 / bits;
+    if (!multiple || t->dim % multiple)
+        return false;
+    if (to->rotation &&
+        (way == 2 || to->rope_layout != QR_ROPE_HALF || to->rotary_dim != t->dim))
+        return false;
+    functions[bits / 4][way][to->dtype - QR_F16][qr_expand_streams(to)](t, codes, scales, to);
+    return true;
+}
