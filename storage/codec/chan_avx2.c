@@ -8,5 +8,13 @@
 #include "encode_simd.h"
 #include "fused.h"
 
+static bool expand_fused(const struct qr_tensor *tensor, const uint8_t *codes,
+                         const uint8_t *scales, const struct qr_expand *to)
+{
+    return qr_fused_select_avx2(tensor, codes, scales, to) ||
+           qr_fused_lookup_avx2(tensor, codes, scales, to) ||
+           qr_fused_multiply_avx2(tensor, codes, scales, to);
+}
+
 const struct qr_chan_kernels qr_chan_avx2 = {encode_channels, encode_tokens, decode_channels,
-                                             decode_token, qr_fused_multiply_avx2};
+                                             decode_token, expand_fused};

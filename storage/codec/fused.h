@@ -14,9 +14,9 @@ typedef bool qr_fused_fn(const struct qr_tensor *tensor, const uint8_t *codes,
 /** Codes to FP32, multiply-add, half-layout rotation of whole rows. */
 qr_fused_fn qr_fused_multiply, qr_fused_multiply_avx2;
 /** 2-bit codes per channel: select among four FP16 levels. */
-qr_fused_fn qr_fused_select;
+qr_fused_fn qr_fused_select, qr_fused_select_avx2;
 /** 2- and 4-bit codes per token: look up FP16 levels. */
-qr_fused_fn qr_fused_lookup;
+qr_fused_fn qr_fused_lookup, qr_fused_lookup_avx2;
 
 /** Encode one group along tokens; false: not for this shape. */
 bool qr_fused_encode_channels(const struct qr_channel_group *group);

@@ -69,54 +69,63 @@ ALWAYS __m256 decode(const struct shape *h, __m256i words, int plane, struct fac
     return _mm256_fmadd_ps(q, f.scale, f.minimum);
 }
 
-/** 8 channels from `channel` of a row. */
-ALWAYS void put(const struct shape *h, uint8_t *row, uint32_t channel, __m256 x)
+/** 8 * units channels from `channel` of a row: whole lines leave in one burst, which
+ * write-combining buffers need. */
+ALWAYS void put(const struct shape *h, uint8_t *row, uint32_t channel, const __m256 *x)
 {
-    if (h->dtype == QR_F32) {
-        float *to = (float *)(void *)row + channel;
-        if (h->stream)
-            vf_stream(to, x);
-        else
-            vf_store(to, x, LANES);
-        return;
-    }
+    float *wide = (float *)(void *)row + channel;
     uint16_t *to = (uint16_t *)(void *)row + channel;
-    const __m128i y = h->dtype == QR_F16 ? vf_to_f16(x) : vf_to_bf16(x);
-    if (h->stream)
-        vh_stream(to, y);
-    else
-        vh_store(to, y, LANES);
-}
-
-/** One vector of one plane, and its partner half the row further when rows turn. */
-ALWAYS void expand_vector(const struct shape *h, const struct span *s, const struct row *row,
-                          __m256i words, uint32_t first, int plane)
-{
-    const uint32_t at = (uint32_t)plane * s->words + first, half = s->dim / 2;
-    const __m256 x1 = decode(h, words, plane, factors_at(h, s, row, at, plane));
-    if (!h->turns) {
-        put(h, row->to, at, x1);
+    __m128i y[UNITS_MAX];
+    for (int u = 0; u < h->units && h->dtype == QR_F32; u++)
+        if (h->stream)
+            vf_stream(wide + LANES * u, x[u]);
+        else
+            vf_store(wide + LANES * u, x[u], LANES);
+    if (h->dtype == QR_F32)
         return;
-    }
-    const int partner = plane + h->planes / 2;
-    const __m256 x2 = decode(h, words, partner, factors_at(h, s, row, at + half, partner));
-    const __m256 c = _mm256_loadu_ps(row->turn + at),
-                 sine = _mm256_loadu_ps(row->turn + half + at);
-    put(h, row->to, at, vf_fms(x1, c, vf_mul(x2, sine)));
-    put(h, row->to, at + half, vf_fma(x2, c, vf_mul(x1, sine)));
+    for (int u = 0; u < h->units; u++)
+        y[u] = h->dtype == QR_F16 ? vf_to_f16(x[u]) : vf_to_bf16(x[u]);
+    for (int u = 0; u < h->units; u++)
+        if (!h->stream)
+            vh_store(to + LANES * u, y[u], LANES);
+        else if (h->units == 1)
+            vh_stream(to, y[u]);
+        else if (u % 2)
+            _mm256_stream_si256((void *)(to + LANES * (u - 1)),
+                                _mm256_set_m128i(y[u], y[u - 1]));
 }
 
-/** Words first .. first + 8 * units - 1 of one row. */
+/** Words first .. first + 8 * units - 1 of one row, plane by plane, with partners half the row
+ * further when rows turn. */
 ALWAYS void expand_block(const struct shape *h, const struct span *s, const struct row *row,
                          uint32_t first)
 {
+    const uint32_t half = s->dim / 2;
     __m256i words[UNITS_MAX];
     for (int u = 0; u < h->units; u++)
         words[u] = _mm256_cvtepu16_epi32(
             _mm_loadu_si128((const void *)(row->codes + 2 * (first + 8u * (uint32_t)u))));
-    for (int plane = 0; plane < (h->turns ? h->planes / 2 : h->planes); plane++)
-        for (int u = 0; u < h->units; u++)
-            expand_vector(h, s, row, words[u], first + 8u * (uint32_t)u, plane);
+    for (int plane = 0; plane < (h->turns ? h->planes / 2 : h->planes); plane++) {
+        const int partner = plane + h->planes / 2;
+        const uint32_t channel = (uint32_t)plane * s->words + first;
+        __m256 x[UNITS_MAX], y[UNITS_MAX];
+        for (int u = 0; u < h->units; u++) {
+            const uint32_t at = channel + 8u * (uint32_t)u;
+            const __m256 x1 = decode(h, words[u], plane, factors_at(h, s, row, at, plane));
+            x[u] = x1;
+            if (!h->turns)
+                continue;
+            const __m256 x2 =
+                decode(h, words[u], partner, factors_at(h, s, row, at + half, partner));
+            const __m256 c = _mm256_loadu_ps(row->turn + at);
+            const __m256 sine = _mm256_loadu_ps(row->turn + half + at);
+            x[u] = vf_fms(x1, c, vf_mul(x2, sine));
+            y[u] = vf_fma(x2, c, vf_mul(x1, sine));
+        }
+        put(h, row->to, channel, x);
+        if (h->turns)
+            put(h, row->to, channel + half, y);
+    }
 }
 
 /** A whole row. Widths of blocks are compiled in: whole lines first. */
@@ -183,6 +192,25 @@ ALWAYS void expand_span(const struct shape *h, const struct qr_tensor *t, const 
     }
 }
 
+ALWAYS void expand_heads(struct shape h, const struct qr_tensor *t, const uint8_t *codes,
+                         const uint8_t *scales, const struct qr_expand *to)
+{
+    const size_t codes_bytes = (size_t)t->tokens * qr_row_bytes(t->dim, t->spec.bits);
+    const size_t scales_bytes = qr_spec_scales_bytes(&t->spec, t->tokens, 1, t->dim);
+    const uint32_t end = to->first_token + to->token_count;
+    const uint32_t step = h.axis == QR_AXIS_CHANNEL ? t->spec.group : 128;
+    for (uint32_t i = 0; i < to->head_count; i++) {
+        const uint32_t head = to->first_head + i;
+        const struct part p = {codes + head * codes_bytes,
+                               (const void *)(scales + head * scales_bytes), head};
+        for (uint32_t first = to->first_token, last; first < end; first = last) {
+            last = first - first % step + step;
+            last = last < end ? last : end;
+            expand_span(&h, t, &p, first, last, to);
+        }
+    }
+}
+
 /** All heads of a range of tokens after each other: their rows turn by the same angles, and
  * their outputs are often neighbours. */
 ALWAYS void expand_tensor(struct shape h, const struct qr_tensor *t, const uint8_t *codes,
@@ -192,6 +220,8 @@ ALWAYS void expand_tensor(struct shape h, const struct qr_tensor *t, const uint8
     const size_t scales_bytes = qr_spec_scales_bytes(&t->spec, t->tokens, 1, t->dim);
     const uint32_t end = to->first_token + to->token_count;
     const uint32_t step = h.axis == QR_AXIS_CHANNEL ? t->spec.group : 32;
+    if (!h.turns)
+        return expand_heads(h, t, codes, scales, to);
     for (uint32_t first = to->first_token, last; first < end; first = last) {
         last = first - first % step + step;
         last = last < end ? last : end;
@@ -256,6 +286,9 @@ bool qr_fused_multiply_avx2(const struct qr_tensor *t, const uint8_t *codes,
     if (to->rotation &&
         (way == 2 || to->rope_layout != QR_ROPE_HALF || to->rotary_dim != t->dim))
         return false;
-    functions[bits / 4][way][to->dtype - QR_F16][qr_expand_streams(to)](t, codes, scales, to);
+    /* Lines must fill in order; planes of other rows start in the middle of a vector. */
+    const uint32_t words = qr_plane_words(t->dim, bits);
+    const bool stream = qr_expand_streams(to) && (words % 16 == 0 || words == 8);
+    functions[bits / 4][way][to->dtype - QR_F16][stream](t, codes, scales, to);
     return true;
 }
