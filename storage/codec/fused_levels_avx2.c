@@ -161,57 +161,68 @@ bool qr_fused_select_avx2(const struct qr_tensor *t, const uint8_t *codes,
 
 /* ---- groups of 32 channels: levels of a row's groups, looked up by code, byte by byte ---- */
 
-/** Low and high bytes of 16 FP16 levels, in both halves. */
+/** Low and high bytes of 16 FP16 levels. */
 struct table {
-    __m256i low, high;
+    _Alignas(16) uint8_t low[16], high[16];
 };
 
-ALWAYS __m256i twice(__m128i x)
-{
-    _Alignas(16) __m128i memory = x; /* the load port has time, shuffles do not */
-    __asm__("" : "+m"(memory));
-    return _mm256_broadcastsi128_si256(memory);
-}
+#define BATCH 16 /* rows whose tables are made before the first is used: latencies are long */
 
-ALWAYS struct table table_of(__m128i first, __m128i second)
+ALWAYS void table_of(__m128i first, __m128i second, struct table *out)
 {
     const __m128i byte = _mm_set1_epi16(0xff);
-    return (struct table){
-        twice(_mm_packus_epi16(_mm_and_si128(first, byte), _mm_and_si128(second, byte))),
-        twice(_mm_packus_epi16(_mm_srli_epi16(first, 8), _mm_srli_epi16(second, 8)))};
+    _mm_store_si128((void *)out->low,
+                    _mm_packus_epi16(_mm_and_si128(first, byte), _mm_and_si128(second, byte)));
+    _mm_store_si128((void *)out->high,
+                    _mm_packus_epi16(_mm_srli_epi16(first, 8), _mm_srli_epi16(second, 8)));
 }
 
-/** The 16 levels of one group. */
-ALWAYS struct table table_of_16(const float *pair)
+/** The 16 levels of each of `count` groups. */
+ALWAYS void tables_of_16(const uint16_t *pairs, uint32_t count, struct table *out)
 {
-    const vf scale = _mm256_broadcast_ss(pair), minimum = _mm256_broadcast_ss(pair + 1);
     const vf codes = _mm256_setr_ps(0, 1, 2, 3, 4, 5, 6, 7);
     const vf upper = _mm256_setr_ps(8, 9, 10, 11, 12, 13, 14, 15);
-    return table_of(vf_to_f16(vf_fma(codes, scale, minimum)),
-                    vf_to_f16(vf_fma(upper, scale, minimum)));
+    _Alignas(32) float wide[2 * 4 * BATCH];
+    for (uint32_t i = 0; i < count; i += 4)
+        _mm256_store_ps(wide + 2 * i, vf_from_f16(vh_load(pairs + 2 * i, LANES)));
+    for (uint32_t i = 0; i < count; i++) {
+        const vf scale = _mm256_broadcast_ss(wide + 2 * i);
+        const vf minimum = _mm256_broadcast_ss(wide + 2 * i + 1);
+        table_of(vf_to_f16(vf_fma(codes, scale, minimum)),
+                 vf_to_f16(vf_fma(upper, scale, minimum)), &out[i]);
+    }
 }
 
-/** The 4 levels of four groups, in the order of pairs 0, 2, 1, 3. */
-ALWAYS struct table table_of_4(const uint16_t *pairs)
+/** The 4 levels of each of `count` groups, four groups a table in the order of pairs 0, 2, 1,
+ * 3. */
+ALWAYS void tables_of_4(const uint16_t *pairs, uint32_t count, struct table *out)
 {
-    const vf x = vf_from_f16(vh_load(pairs, LANES));
     const vf codes = _mm256_setr_ps(0, 1, 2, 3, 0, 1, 2, 3);
-    return table_of(
-        vf_to_f16(vf_fma(codes, _mm256_permute_ps(x, 0x00), _mm256_permute_ps(x, 0x55))),
-        vf_to_f16(vf_fma(codes, _mm256_permute_ps(x, 0xaa), _mm256_permute_ps(x, 0xff))));
+    for (uint32_t i = 0; i < count; i += 4, out++) {
+        const vf x = vf_from_f16(vh_load(pairs + 2 * i, LANES));
+        table_of(
+            vf_to_f16(vf_fma(codes, _mm256_permute_ps(x, 0x00), _mm256_permute_ps(x, 0x55))),
+            vf_to_f16(vf_fma(codes, _mm256_permute_ps(x, 0xaa), _mm256_permute_ps(x, 0xff))),
+            out);
+    }
+}
+
+ALWAYS __m256i both(const uint8_t *half)
+{
+    return _mm256_broadcastsi128_si256(_mm_load_si128((const void *)half));
 }
 
 /** Values of the codes in the lower, then in the upper 8 bytes of each half. */
-ALWAYS __m256i lower_values(struct table t, __m256i codes)
+ALWAYS __m256i lower_values(const struct table *t, __m256i codes)
 {
-    return _mm256_unpacklo_epi8(_mm256_shuffle_epi8(t.low, codes),
-                                _mm256_shuffle_epi8(t.high, codes));
+    return _mm256_unpacklo_epi8(_mm256_shuffle_epi8(both(t->low), codes),
+                                _mm256_shuffle_epi8(both(t->high), codes));
 }
 
-ALWAYS __m256i upper_values(struct table t, __m256i codes)
+ALWAYS __m256i upper_values(const struct table *t, __m256i codes)
 {
-    return _mm256_unpackhi_epi8(_mm256_shuffle_epi8(t.low, codes),
-                                _mm256_shuffle_epi8(t.high, codes));
+    return _mm256_unpackhi_epi8(_mm256_shuffle_epi8(both(t->low), codes),
+                                _mm256_shuffle_epi8(both(t->high), codes));
 }
 
 /** Low bytes of words, then their high bytes, by halves. */
@@ -230,9 +241,8 @@ ALWAYS __m256i codes_of_2(__m256i bytes, int plane, __m256i groups)
 }
 
 /** A row of 128 channels. */
-ALWAYS void lookup_2_128(const uint8_t *row, const uint16_t *pairs, uint16_t *to, bool stream)
+ALWAYS void lookup_2_128(const uint8_t *row, const struct table *t, uint16_t *to, bool stream)
 {
-    const struct table t = table_of_4(pairs);
     const __m256i bytes = split_bytes(load(row));
     for (int plane = 0; plane < 4; plane++) {
         const long long first = plane < 2 ? 0 : 0x0808080808080808;
@@ -245,10 +255,9 @@ ALWAYS void lookup_2_128(const uint8_t *row, const uint16_t *pairs, uint16_t *to
 }
 
 /** Two rows of 64 channels, one in each half. */
-ALWAYS void lookup_2_64(const uint8_t *rows, const uint16_t *pairs, uint16_t *to, size_t stride,
+ALWAYS void lookup_2_64(const uint8_t *rows, const struct table *t, uint16_t *to, size_t stride,
                         bool stream)
 {
-    const struct table t = table_of_4(pairs);
     const __m256i bytes = split_bytes(load(rows));
     const __m256i groups =
         _mm256_setr_epi64x(0, 0x0808080808080808, 0x0404040404040404, 0x0c0c0c0c0c0c0c0c);
@@ -269,65 +278,77 @@ ALWAYS __m256i nibbles(__m256i bytes, int upper)
     return _mm256_and_si256(upper ? _mm256_srli_epi16(bytes, 4) : bytes, _mm256_set1_epi8(15));
 }
 
-/** A row of 128 channels; pairs in FP32. */
-ALWAYS void lookup_4_128(const uint8_t *row, const float *pairs, uint16_t *to, bool stream)
+/** A row of 128 channels. */
+ALWAYS void lookup_4_128(const uint8_t *row, const struct table *t, uint16_t *to, bool stream)
 {
     const __m256i w0 = load(row), w1 = load(row + 32), byte = _mm256_set1_epi16(0xff);
     const __m256i bytes[2] = {
         _mm256_packus_epi16(_mm256_and_si256(w0, byte), _mm256_and_si256(w1, byte)),
         _mm256_packus_epi16(_mm256_srli_epi16(w0, 8), _mm256_srli_epi16(w1, 8))};
     for (int plane = 0; plane < 4; plane++) {
-        const struct table t = table_of_16(pairs + 2 * plane);
         const __m256i codes = nibbles(bytes[plane / 2], plane % 2);
-        put(to + 32 * plane, lower_values(t, codes), stream);
-        put(to + 32 * plane + 16, upper_values(t, codes), stream);
+        put(to + 32 * plane, lower_values(t + plane, codes), stream);
+        put(to + 32 * plane + 16, upper_values(t + plane, codes), stream);
     }
 }
 
 /** A row of 64 channels. */
-ALWAYS void lookup_4_64(const uint8_t *row, const float *pairs, uint16_t *to, bool stream)
+ALWAYS void lookup_4_64(const uint8_t *row, const struct table *t, uint16_t *to, bool stream)
 {
-    const struct table t[2] = {table_of_16(pairs), table_of_16(pairs + 2)};
     const __m256i bytes = split_bytes(load(row));
     const __m256i low = nibbles(bytes, 0), high = nibbles(bytes, 1);
-    put(to, lower_values(t[0], low), stream);
-    put(to + 16, lower_values(t[0], high), stream);
-    put(to + 32, upper_values(t[1], low), stream);
-    put(to + 48, upper_values(t[1], high), stream);
+    put(to, lower_values(t, low), stream);
+    put(to + 16, lower_values(t, high), stream);
+    put(to + 32, upper_values(t + 1, low), stream);
+    put(to + 48, upper_values(t + 1, high), stream);
 }
 
-ALWAYS void lookup_head(const struct head *h, uint32_t bits, uint32_t dim, bool stream)
+/** At most BATCH rows from `token`, all of them or an even number. */
+ALWAYS void lookup_batch(const struct head *h, uint32_t token, uint32_t count, uint32_t bits,
+                         uint32_t dim, bool stream)
 {
-    const size_t stride = h->to->token_stride / 2, row_bytes = dim * bits / 8,
-                 row_pairs = dim / 16;
-    const uint32_t step = bits == 2 && dim == 64 ? 2 : 1, count = h->to->token_count;
-    for (uint32_t i = 0; i < count; i += step) {
-        i = i + step <= count ? i : count - step; /* two at a time: one may come again */
-        const uint32_t token = h->to->first_token + i;
-        uint16_t *to = qr_expand_at(h->to, token, h->index);
-        const uint8_t *row = h->codes + token * row_bytes;
-        const uint16_t *pairs = h->scales + token * row_pairs;
-        _Alignas(32) float wide[8];
-        if (bits == 2 && dim == 64) {
-            lookup_2_64(row, pairs, to, stride, stream);
-        } else if (bits == 2) {
-            lookup_2_128(row, pairs, to, stream);
-        } else if (dim == 64) {
-            _mm_store_ps(wide, _mm_cvtph_ps(_mm_loadu_si64(pairs)));
-            lookup_4_64(row, wide, to, stream);
-        } else {
-            _mm256_store_ps(wide, vf_from_f16(vh_load(pairs, LANES)));
-            lookup_4_128(row, wide, to, stream);
-        }
+    const size_t stride = h->to->token_stride / 2, row_bytes = dim * bits / 8;
+    const uint32_t groups = dim / 32, rows = bits == 2 && dim == 64 ? 2 : 1;
+    const uint32_t tables = bits == 2 ? 1 : groups; /* of `rows` rows */
+    const uint16_t *pairs = h->scales + (size_t)token * 2 * groups;
+    const uint8_t *row = h->codes + token * row_bytes;
+    uint16_t *to = qr_expand_at(h->to, token, h->index);
+    _Alignas(64) uint8_t area[sizeof(struct table) * 4 * BATCH + QR_APART_BYTES];
+    struct table *t = qr_apart(area, to, 2 * dim);
+    if (bits == 2)
+        tables_of_4(pairs, count * groups, t);
+    else
+        tables_of_16(pairs, count * groups, t);
+    for (uint32_t i = 0; i < count; i += rows) {
+        if (bits == 2 && dim == 64)
+            lookup_2_64(row, t, to, stride, stream);
+        else if (bits == 2)
+            lookup_2_128(row, t, to, stream);
+        else if (dim == 64)
+            lookup_4_64(row, t, to, stream);
+        else
+            lookup_4_128(row, t, to, stream);
+        row += rows * row_bytes;
+        to += rows * stride;
+        t += tables;
     }
 }
 
 ALWAYS void lookup_heads(const struct qr_tensor *t, const uint8_t *codes, const uint8_t *scales,
                          const struct qr_expand *to, uint32_t bits, uint32_t dim, bool stream)
 {
-    for (uint32_t i = 0; i < to->head_count; i++) {
-        const struct head h = head_of(t, codes, scales, to, to->first_head + i);
-        lookup_head(&h, bits, dim, stream);
+    const uint32_t end = to->first_token + to->token_count;
+    for (uint32_t token = to->first_token, count; token < end; token += count) {
+        count = end - token < BATCH ? end - token : BATCH;
+        for (uint32_t i = 0; i < to->head_count; i++) {
+            const struct head h = head_of(t, codes, scales, to, to->first_head + i);
+            if (count == BATCH)
+                lookup_batch(&h, token, BATCH, bits, dim, stream);
+            else if (count > 1)
+                lookup_batch(&h, token, count & ~1u, bits, dim, stream);
+            if (count % 2) /* and one again */
+                lookup_batch(&h, token + count - 2, 2, bits, dim, stream);
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Speed of encode and expand, as ratios to memset and memcpy of the same run:
- * 8 heads, dim 128, pages of 128 tokens, groups of 32. One thread.
+ * 1,024 channels of heads of one dim, pages of 128 tokens, groups of 32. One thread.
  * usage: codec [mib]   (size of the runs through memory, default 256)
  */
 #include <stdio.h>
@@ -15,12 +15,13 @@
 #include "proto/quant.h"
 #include "storage/codec/codec.h"
 
-#define HEADS 8
-#define DIM 128
+#define CHANNELS 1024 /* heads x dim */
+#define PACKING_DIM 128
 #define TOKENS 128
-#define PAGE_ELEMENTS (HEADS * DIM * TOKENS)
+#define PAGE_ELEMENTS (CHANNELS * TOKENS)
 #define PAGE_FP16 (PAGE_ELEMENTS * 2u)
 #define REPEATS 9
+#define CACHE_REPEATS 3000
 #define L2_BYTES (256u << 10) /* output of one page: codes, scales and it fit L2 */
 
 static size_t pages;
@@ -29,28 +30,49 @@ static uint8_t *codes, *scales, *other;
 static float *rotation;
 static const uint8_t no_raw[QR_PAGE_TOKENS_MAX / 8];
 static struct qr_tensor tensor;
+static enum qr_rope_layout layout = QR_ROPE_HALF;
+static uint32_t rotary_percent = 100;
 
-/** Time of this thread only: other work on the machine does not count, its cache misses do. */
-static double now(void)
+static double seconds(clockid_t clock)
 {
     struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    clock_gettime(clock, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/** Best GB/s of FP16 bytes over REPEATS runs of `work`, which handles `bytes` each time. */
-static double measure(void (*work)(size_t page_count), size_t page_count, size_t inner)
+/** FP16 bytes of a page: not all channels belong to a head when dim does not divide them. */
+static double page_bytes(void)
 {
-    const int repeats = page_count > 1 ? REPEATS : REPEATS * 20;
+    return 2.0 * TOKENS * tensor.heads * tensor.dim;
+}
+
+/** Best GB/s of FP16 bytes over REPEATS runs of `work` through all pages. Time of this thread
+ * only: other work on the machine does not count, its cache misses do. */
+static double through_memory(void (*work)(size_t page_count))
+{
     double best = 1e9;
-    for (int i = 0; i < repeats; i++) {
-        const double start = now();
-        for (size_t k = 0; k < inner; k++)
-            work(page_count);
-        const double took = now() - start;
+    for (int i = 0; i < REPEATS; i++) {
+        const double start = seconds(CLOCK_THREAD_CPUTIME_ID);
+        work(pages);
+        const double took = seconds(CLOCK_THREAD_CPUTIME_ID) - start;
         best = took < best ? took : best;
     }
-    return (double)(page_count * PAGE_FP16 * inner) / best * 1e-9;
+    return (double)pages * page_bytes() / best * 1e-9;
+}
+
+/** The same for one page that stays in L2. Wall time of moments too short to be interrupted:
+ * where a hypervisor steals time, that of threads is wrong by as much as they last. */
+static double in_cache(void (*work)(size_t page_count))
+{
+    double best = 1e9;
+    for (int i = 0; i < CACHE_REPEATS; i++) {
+        const double start = seconds(CLOCK_MONOTONIC);
+        work(1);
+        work(1);
+        const double took = seconds(CLOCK_MONOTONIC) - start;
+        best = took < best ? took : best;
+    }
+    return 2.0 * page_bytes() / best * 1e-9;
 }
 
 static void do_memset(size_t n)
@@ -68,26 +90,26 @@ static void do_memcpy(size_t n)
 static struct qr_expand target(size_t page, bool stream, const float *turn)
 {
     return (struct qr_expand){.token_count = TOKENS,
-                              .head_count = HEADS,
+                              .head_count = tensor.heads,
                               .raw_bitmap = no_raw,
                               .rotation = turn,
-                              .rotary_dim = DIM,
-                              .rope_layout = QR_ROPE_HALF,
+                              .rotary_dim = tensor.dim * rotary_percent / 100,
+                              .rope_layout = layout,
                               .dtype = QR_F16,
                               .dst = dst + page * PAGE_ELEMENTS,
-                              .token_stride = HEADS * DIM * 2,
-                              .head_stride = DIM * 2,
+                              .token_stride = CHANNELS * 2,
+                              .head_stride = tensor.dim * 2,
                               .stream = stream};
 }
 
 static size_t codes_of_page(void)
 {
-    return qr_spec_codes_bytes(&tensor.spec, TOKENS, HEADS, DIM);
+    return qr_spec_codes_bytes(&tensor.spec, TOKENS, tensor.heads, tensor.dim);
 }
 
 static size_t scales_of_page(void)
 {
-    return qr_spec_scales_bytes(&tensor.spec, TOKENS, HEADS, DIM);
+    return qr_spec_scales_bytes(&tensor.spec, TOKENS, tensor.heads, tensor.dim);
 }
 
 static void expand_pages(size_t n, bool stream, const float *turn)
@@ -114,7 +136,7 @@ static void do_encode(size_t n)
 {
     const struct qr_codec_ops *ops = qr_codec(tensor.spec.codec);
     for (size_t page = 0; page < n; page++) {
-        const struct qr_rows in = {rows + page * PAGE_ELEMENTS, HEADS * DIM, DIM};
+        const struct qr_rows in = {rows + page * PAGE_ELEMENTS, CHANNELS, tensor.dim};
         ops->encode(&tensor, &in, no_raw, codes + page * codes_of_page(),
                     scales + page * scales_of_page());
     }
@@ -125,15 +147,15 @@ static void do_page_encode(size_t n)
     struct qr_policy policy;
     qr_policy_default(&policy);
     for (size_t page = 0; page + 1 < n + (n == 1); page += 2) {
-        const struct qr_page_identity id = {.heads = HEADS,
-                                            .key_dim = DIM,
-                                            .value_dim = DIM,
+        const struct qr_page_identity id = {.heads = (uint16_t)tensor.heads,
+                                            .key_dim = (uint16_t)tensor.dim,
+                                            .value_dim = (uint16_t)tensor.dim,
                                             .page_tokens = TOKENS,
                                             .first_position = 1024,
                                             .key = policy.key,
                                             .value = policy.value};
-        const struct qr_rows k = {rows + page * PAGE_ELEMENTS, HEADS * DIM, DIM};
-        const struct qr_rows v = {rows + (page + 1) * PAGE_ELEMENTS, HEADS * DIM, DIM};
+        const struct qr_rows k = {rows + page * PAGE_ELEMENTS, CHANNELS, tensor.dim};
+        const struct qr_rows v = {rows + (page + 1) * PAGE_ELEMENTS, CHANNELS, tensor.dim};
         size_t bytes;
         if (qr_page_encode(&id, &policy, &k, &v, other, qr_page_bytes_max(&id, &policy), &bytes,
                            NULL))
@@ -149,7 +171,7 @@ static void do_rotation(size_t n)
         qr_rotation_make(&rope, page * TOKENS, TOKENS, rotation);
 }
 
-static void use(const char *name)
+static void use(const char *name, uint32_t dim)
 {
     const bool key = name[0] == 'K';
     tensor = (struct qr_tensor){.spec = {QR_CODEC_CHAN,
@@ -159,8 +181,66 @@ static void use(const char *name)
                                          0,
                                          {0, 0}},
                                 .tokens = TOKENS,
-                                .heads = HEADS,
-                                .dim = DIM};
+                                .heads = CHANNELS / dim,
+                                .dim = dim};
+}
+
+/** What results are compared with, measured in the same run. */
+static struct {
+    double set, copy, copy_cached;
+} reference;
+
+static void report_tensor(const char *name, uint32_t dim)
+{
+    use(name, dim);
+    const double encode = through_memory(do_encode), encode_cached = in_cache(do_encode);
+    const double memory = through_memory(do_expand), cached = in_cache(do_expand);
+    printf("%s %3u  %6.1f %6.2f  | ", name, dim, memory, memory / reference.set);
+    if (name[0] == 'K') {
+        const double turned = through_memory(do_expand_rope);
+        const double turned_cached = in_cache(do_expand_rope);
+        printf("%5.1f %6.2f %6.2f  | ", turned, turned / reference.set,
+               turned_cached / reference.copy_cached);
+    } else {
+        printf("%21s | ", "");
+    }
+    printf("%5.1f %6.2f  | %5.1f %6.2f  | %5.1f %6.2f\n", cached,
+           cached / reference.copy_cached, encode, encode / reference.copy, encode_cached,
+           encode_cached / reference.copy_cached);
+}
+
+/** Rotations other than the half layout of whole rows. */
+static void report_rotations(void)
+{
+    static const struct {
+        const char *name;
+        uint32_t dim;
+        enum qr_rope_layout layout;
+        uint32_t percent;
+    } kinds[] = {{"interleaved", 128, QR_ROPE_INTERLEAVED, 100},
+                 {"half, half of the row", 128, QR_ROPE_HALF, 50},
+                 {"half, half of the row", 64, QR_ROPE_HALF, 50},
+                 {"half, quarter of the row", 80, QR_ROPE_HALF, 25}};
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        use("K4", kinds[i].dim);
+        layout = kinds[i].layout;
+        rotary_percent = kinds[i].percent;
+        const double turned = through_memory(do_expand_rope);
+        const double cached = in_cache(do_expand_rope);
+        printf("K4 %3u  RoPE %-25s %5.1f GB/s, %.2f x memset; in L2 %.2f x memcpy\n",
+               kinds[i].dim, kinds[i].name, turned, turned / reference.set,
+               cached / reference.copy_cached);
+    }
+    layout = QR_ROPE_HALF;
+    rotary_percent = 100;
+}
+
+static void report_pages(uint32_t dim)
+{
+    use("K4", dim);
+    const double page = through_memory(do_page_encode);
+    printf("K4/V4 %3u  whole pages with digests and checksum: %.1f GB/s, %.2f x memcpy\n", dim,
+           page, page / reference.copy);
 }
 
 static void report_isa(enum qr_isa isa)
@@ -168,47 +248,43 @@ static void report_isa(enum qr_isa isa)
     static const char *const names[] = {"K2", "V2", "K3", "V3", "K4", "V4", "K8", "V8"};
     if (!qr_isa_force(isa))
         return;
-    const double set = measure(do_memset, pages, 1), copy = measure(do_memcpy, pages, 1);
-    const double copy_l2 = measure(do_memcpy, 1, 50);
-    printf("\n%s: memset %.1f GB/s, memcpy %.1f; in L2 memcpy %.1f\n", qr_isa_name(isa), set,
-           copy, copy_l2);
-    printf("      expand, through memory  |  with RoPE        |  in L2            |  encode    "
-           "       |  encode in L2\n");
-    printf("      GB/s     x memset       |  GB/s   x memset  |  GB/s   x memcpy  |  GB/s   x "
-           "memcpy\n");
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-        use(names[i]);
-        const double encode = measure(do_encode, pages, 1);
-        const double encode_l2 = measure(do_encode, 1, 50);
-        const double memory = measure(do_expand, pages, 1);
-        const double turned = measure(do_expand_rope, pages, 1);
-        const double cached = measure(do_expand, 1, 50);
-        printf("%s  %6.1f    %5.2f          | %5.1f    %5.2f    | %5.1f    %5.2f    | %5.1f    "
-               "%5.2f    | %5.1f\n",
-               names[i], memory, memory / set, turned, turned / set, cached, cached / copy_l2,
-               encode, encode / copy, encode_l2);
-    }
-    use("K4");
-    const double turned = measure(do_expand_rope, 1, 50);
-    const double page = measure(do_page_encode, pages, 1);
-    const double table = measure(do_rotation, 1, 50);
-    printf("K4 with RoPE in L2 %.1f GB/s, %.2f x memcpy; whole pages K4/V4 with digests and "
-           "checksum "
-           "%.1f GB/s, %.2f x memcpy; rotation table of a page %.1f us\n",
-           turned, turned / copy_l2, page, page / copy, (double)PAGE_FP16 / table * 1e-3);
+    use("K4", 128);
+    reference.set = through_memory(do_memset);
+    reference.copy = through_memory(do_memcpy);
+    reference.copy_cached = in_cache(do_memcpy);
+    printf("\n%s: memset %.1f GB/s, memcpy %.1f; in L2 memcpy %.1f\n", qr_isa_name(isa),
+           reference.set, reference.copy, reference.copy_cached);
+    printf("        expand           with RoPE               expand in L2    encode          "
+           "encode in L2\n"
+           "          GB/s x memset   GB/s x memset x memcpy   GB/s x memcpy   GB/s x memcpy   "
+           "GB/s x memcpy\n");
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        report_tensor(names[i], 128);
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (names[i][1] == '2' || names[i][1] == '4')
+            report_tensor(names[i], 64);
+    report_tensor("K4", 80);
+    report_tensor("V4", 80);
+    report_tensor("K4", 96);
+    report_tensor("V4", 96);
+    report_rotations();
+    report_pages(128);
+    report_pages(64);
+    printf("rotation table of a page, dim 128: %.1f us\n",
+           page_bytes() / in_cache(do_rotation) * 1e-3);
 }
 
 static const struct packing *packing;
 
 static void do_packing(size_t n)
 {
-    static const float scale[DIM] = {0.5f}, minimum[DIM] = {-1.0f};
-    const size_t row = DIM * packing->bits / 8;
+    static const float scale[PACKING_DIM] = {0.5f}, minimum[PACKING_DIM] = {-1.0f};
+    const size_t row = PACKING_DIM * packing->bits / 8;
     (void)n;
-    for (size_t head = 0; head < HEADS; head++)
+    for (size_t head = 0; head < CHANNELS / PACKING_DIM; head++)
         for (size_t t = 0; t < TOKENS; t += 32)
             packing->expand(codes + (head * TOKENS + t) * row, scale, minimum,
-                            dst + t * HEADS * DIM + head * DIM, HEADS * DIM);
+                            dst + t * CHANNELS + head * PACKING_DIM, CHANNELS);
 }
 
 static void report_packings(void)
@@ -219,7 +295,7 @@ static void report_packings(void)
     for (size_t i = 0; i < packing_count; i++) {
         packing = &packings[i];
         printf("%u bits, %-26s %5.1f GB/s\n", packing->bits, packing->name,
-               measure(do_packing, 1, 50));
+               in_cache(do_packing));
     }
 }
 
@@ -244,9 +320,10 @@ int main(int argc, char **argv)
     codes = allocate(pages * PAGE_FP16 / 2);
     scales = allocate(pages * PAGE_FP16 / 4);
     other = allocate(4 * PAGE_FP16);
-    rotation = allocate(TOKENS * DIM * sizeof(float));
-    rope = (struct qr_rope){.layout = QR_ROPE_HALF, .rotary_dim = DIM, .attention_factor = 1};
-    for (uint32_t i = 0; i < DIM / 2; i++)
+    rotation = allocate(TOKENS * CHANNELS * sizeof(float));
+    rope = (struct qr_rope){
+        .layout = QR_ROPE_HALF, .rotary_dim = PACKING_DIM, .attention_factor = 1};
+    for (uint32_t i = 0; i < PACKING_DIM / 2; i++)
         rope.inv_freq[i] = 1.0f / (float)(1 + i * i);
     uint32_t state = 1;
     for (size_t i = 0; i < pages * PAGE_ELEMENTS; i++) {
@@ -258,6 +335,7 @@ int main(int argc, char **argv)
            REPEATS);
     report_isa(QR_ISA_AVX512);
     report_isa(QR_ISA_AVX2);
+    use("K4", PACKING_DIM);
     report_packings();
     return 0;
 }
