@@ -12,9 +12,8 @@
 #include "vector_avx2.h"
 
 #define ALWAYS static inline __attribute__((always_inline))
-#define UNITS_MAX                                                                              \
-    4 /* vectors of 8 words that are expanded together: their planes are lines                 \
-       */
+#define UNITS_MAX 4    /* vectors of 8 words in a block: a plane of it is a line */
+#define TURN_TOKENS 32 /* whose angles stay in the first cache */
 
 /** What is known where a kernel is compiled: its loops unroll, its branches go. */
 struct shape {
@@ -37,7 +36,7 @@ struct span {
     uint32_t words, dim, group_log2;
     /* Groups along tokens. The scale of plane p carries 2^(-width * p), which is exact: codes
      * are masked where they stand, not shifted down. */
-    _Alignas(32) float scale[QR_DIM_MAX], minimum[QR_DIM_MAX];
+    _Alignas(64) float factors[2 * QR_DIM_MAX]; /* 8 scales, 8 minima, and so on */
 };
 
 ALWAYS __m256 down(const struct shape *h, int plane)
@@ -54,8 +53,8 @@ ALWAYS struct factors factors_at(const struct shape *h, const struct span *s,
                                  const struct row *row, uint32_t channel, int plane)
 {
     if (h->axis == QR_AXIS_CHANNEL)
-        return (struct factors){_mm256_load_ps(s->scale + channel),
-                                _mm256_load_ps(s->minimum + channel)};
+        return (struct factors){_mm256_load_ps(s->factors + 2 * channel),
+                                _mm256_load_ps(s->factors + 2 * channel + LANES)};
     const float *pair = row->pairs + 2 * (channel >> s->group_log2);
     return (struct factors){_mm256_mul_ps(_mm256_broadcast_ss(pair), down(h, plane)),
                             _mm256_broadcast_ss(pair + 1)};
@@ -77,10 +76,7 @@ ALWAYS void put(const struct shape *h, uint8_t *row, uint32_t channel, const __m
     uint16_t *to = (uint16_t *)(void *)row + channel;
     __m128i y[UNITS_MAX];
     for (int u = 0; u < h->units && h->dtype == QR_F32; u++)
-        if (h->stream)
-            vf_stream(wide + LANES * u, x[u]);
-        else
-            vf_store(wide + LANES * u, x[u], LANES);
+        vf_store(wide + LANES * u, x[u], LANES);
     if (h->dtype == QR_F32)
         return;
     for (int u = 0; u < h->units; u++)
@@ -147,8 +143,9 @@ ALWAYS void load_factors(const struct shape *h, struct span *s, const uint16_t *
         for (uint32_t w = 0; w < s->words; w += LANES) {
             const uint32_t at = (uint32_t)plane * s->words + w;
             const __m256 scale = vf_from_f16(vh_load(scales + at, LANES));
-            _mm256_store_ps(s->scale + at, _mm256_mul_ps(scale, down(h, plane)));
-            _mm256_store_ps(s->minimum + at, vf_from_f16(vh_load(scales + s->dim + at, LANES)));
+            _mm256_store_ps(s->factors + 2 * at, _mm256_mul_ps(scale, down(h, plane)));
+            _mm256_store_ps(s->factors + 2 * at + LANES,
+                            vf_from_f16(vh_load(scales + s->dim + at, LANES)));
         }
 }
 
@@ -174,62 +171,51 @@ ALWAYS void expand_span(const struct shape *h, const struct qr_tensor *t, const 
 {
     const uint32_t row_bytes = qr_row_bytes(t->dim, t->spec.bits);
     const uint32_t groups = (t->dim + t->spec.group - 1u) / t->spec.group;
-    struct span s;
-    s.words = qr_plane_words(t->dim, t->spec.bits);
-    s.dim = t->dim;
-    s.group_log2 = (uint32_t)__builtin_ctz(t->spec.group);
+    _Alignas(64) uint8_t area[sizeof(struct span) + QR_APART_BYTES];
     _Alignas(32) float pairs[2 * QR_DIM_MAX / 16];
+    struct span *s = qr_apart(area, qr_expand_at(to, first, p->head), 2 * t->dim);
+    s->dim = t->dim;
+    s->words = qr_plane_words(t->dim, t->spec.bits);
+    s->group_log2 = (uint32_t)__builtin_ctz(t->spec.group);
     if (h->axis == QR_AXIS_CHANNEL)
-        load_factors(h, &s, p->scales + (size_t)(first / t->spec.group) * 2 * t->dim);
-    for (uint32_t token = first; token < last; token++) {
-        if (qr_page_is_raw(to->raw_bitmap, token))
-            continue;
+        load_factors(h, s, p->scales + (size_t)(first / t->spec.group) * 2 * t->dim);
+    for (uint32_t token = first; token < last; token++) { /* raw rows come later */
         const struct row row = {p->codes + token * row_bytes, qr_expand_at(to, token, p->head),
                                 h->turns ? to->rotation + (size_t)token * t->dim : NULL, pairs};
         if (h->axis == QR_AXIS_TOKEN)
             widen_pairs(p->scales + (size_t)token * 2 * groups, groups, pairs);
-        expand_row(*h, &s, &row);
+        expand_row(*h, s, &row);
     }
 }
 
-ALWAYS void expand_heads(struct shape h, const struct qr_tensor *t, const uint8_t *codes,
-                         const uint8_t *scales, const struct qr_expand *to)
+/** Some tokens of a head. */
+ALWAYS void expand_part(const struct shape *h, const struct qr_tensor *t, const struct part *p,
+                        uint32_t first, uint32_t end, const struct qr_expand *to)
 {
-    const size_t codes_bytes = (size_t)t->tokens * qr_row_bytes(t->dim, t->spec.bits);
-    const size_t scales_bytes = qr_spec_scales_bytes(&t->spec, t->tokens, 1, t->dim);
-    const uint32_t end = to->first_token + to->token_count;
-    const uint32_t step = h.axis == QR_AXIS_CHANNEL ? t->spec.group : 128;
-    for (uint32_t i = 0; i < to->head_count; i++) {
-        const uint32_t head = to->first_head + i;
-        const struct part p = {codes + head * codes_bytes,
-                               (const void *)(scales + head * scales_bytes), head};
-        for (uint32_t first = to->first_token, last; first < end; first = last) {
-            last = first - first % step + step;
-            last = last < end ? last : end;
-            expand_span(&h, t, &p, first, last, to);
-        }
+    const uint32_t group = h->axis == QR_AXIS_CHANNEL ? t->spec.group : QR_PAGE_TOKENS_MAX;
+    for (uint32_t last; first < end; first = last) {
+        last = first - first % group + group;
+        last = last < end ? last : end;
+        expand_span(h, t, p, first, last, to);
     }
 }
 
-/** All heads of a range of tokens after each other: their rows turn by the same angles, and
- * their outputs are often neighbours. */
+/** Heads outside: their codes follow each other, and memory is read in order. Rows that turn
+ * are taken TURN_TOKENS at a time, so that their angles stay in the cache for all heads. */
 ALWAYS void expand_tensor(struct shape h, const struct qr_tensor *t, const uint8_t *codes,
                           const uint8_t *scales, const struct qr_expand *to)
 {
     const size_t codes_bytes = (size_t)t->tokens * qr_row_bytes(t->dim, t->spec.bits);
     const size_t scales_bytes = qr_spec_scales_bytes(&t->spec, t->tokens, 1, t->dim);
     const uint32_t end = to->first_token + to->token_count;
-    const uint32_t step = h.axis == QR_AXIS_CHANNEL ? t->spec.group : 32;
-    if (!h.turns)
-        return expand_heads(h, t, codes, scales, to);
     for (uint32_t first = to->first_token, last; first < end; first = last) {
-        last = first - first % step + step;
+        last = h.turns ? first - first % TURN_TOKENS + TURN_TOKENS : end;
         last = last < end ? last : end;
         for (uint32_t i = 0; i < to->head_count; i++) {
             const uint32_t head = to->first_head + i;
             const struct part p = {codes + head * codes_bytes,
                                    (const void *)(scales + head * scales_bytes), head};
-            expand_span(&h, t, &p, first, last, to);
+            expand_part(&h, t, &p, first, last, to);
         }
     }
 }
@@ -252,7 +238,7 @@ typedef void expand_fn(const struct qr_tensor *t, const uint8_t *codes, const ui
 #define TYPES(name, planes, axis, turns)                                                       \
     STORES(name##_f16, planes, axis, QR_F16, turns)                                            \
     STORES(name##_bf16, planes, axis, QR_BF16, turns)                                          \
-    STORES(name##_f32, planes, axis, QR_F32, turns)
+    SHAPE(name##_f32_cached, planes, axis, QR_F32, turns, false)
 #define WAYS(bits, planes)                                                                     \
     TYPES(channel_##bits, planes, QR_AXIS_CHANNEL, false)                                      \
     TYPES(turned_##bits, planes, QR_AXIS_CHANNEL, true)                                        \
@@ -265,7 +251,7 @@ WAYS(8, 2)
     {                                                                                          \
         {name##_f16_cached, name##_f16_streamed}, {name##_bf16_cached, name##_bf16_streamed},  \
         {                                                                                      \
-            name##_f32_cached, name##_f32_streamed                                             \
+            name##_f32_cached, name##_f32_cached                                               \
         }                                                                                      \
     }
 #define LIST_WAYS(bits)                                                                        \

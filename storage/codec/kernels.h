@@ -111,8 +111,8 @@ static inline struct qr_emit qr_expand_emit(const struct qr_expand *to, uint32_t
 /**
  * Scratch in `area` (64-byte aligned, what is needed and QR_APART_BYTES more) that starts where
  * a row ends, but for a multiple of 4 KiB. Loads from there do not take the stores of rows at
- * hand for theirs, which CPUs tell by the low 12 bits of the addresses: that costs up to half of
- * the speed.
+ * hand for theirs, which CPUs tell by the low 12 bits of the addresses: that costs up to half
+ * of the speed.
  */
 static inline void *qr_apart(uint8_t *area, const void *row, size_t row_bytes)
 {
