@@ -130,6 +130,7 @@ quire_status qr_handle_append(void *arg, const struct qr_request *request, size_
                                .durable = f->durability == 1 || service->durable_always,
                                .done = request->hold ? durable_done : NULL,
                                .arg = request->hold,
+                               .no_wait = service->has_disk && !request->may_wait,
                                .token_ids = token_ids};
     if (view.page_count) {
         status = append_pages(service, request->ns, &append, &view, &result, e);

@@ -35,6 +35,8 @@ struct qr_request {
     struct qr_scratch *scratch;
     const atomic_bool *canceled; /* becomes true when nobody waits for the reply */
     struct qr_hold *hold;        /* NULL: replies of this method cannot be held back */
+    bool may_wait; /* else a handler that would wait for the disk may answer EAGAIN,
+                      and is called again on a thread that may */
     bool *held; /* set by a handler that returns OK, and then releases `hold`, perhaps before it
                    returns */
 };

@@ -59,6 +59,11 @@ static void *run(void *arg)
         if (!status)
             status = qr_call_request(call, &lane->scratch, lane->fragments, lane->flat,
                                      &request, &e);
+        request.may_wait = true;
+        if (!status && call->method->holds) {
+            qr_call_handle_held(call, &request);
+            continue;
+        }
         if (!status)
             status = qr_call_handle(call, &request, &message, &e);
         qr_call_finish(call, message, status ? &e : NULL);

@@ -52,6 +52,9 @@ void qr_call_handle_held(struct qr_call *call, struct qr_request *request)
     call->finishing = unary;
     request->hold = &call->hold;
     const quire_status status = qr_call_handle(call, request, &call->held_reply, &e);
+    if (status == QUIRE_EAGAIN && !request->may_wait && call->worker->rpc->waiting &&
+        !qr_deferred_put(call->worker->rpc->waiting, call, &e))
+        return; /* a thread that may wait has it now */
     if (status)
         call->held_error = e;
     if (!call->held)

@@ -76,6 +76,22 @@ quire_status qr_append_keep(struct qr_append_job *job, uint32_t entry, struct qr
     return QUIRE_EFULL;
 }
 
+enum qr_page_state qr_append_hold(struct qr_append_job *job, uint32_t entry, uint32_t block,
+                                  struct qr_pinned *out)
+{
+    return qr_page_hold(job->session, entry, block, !job->append->no_wait, out);
+}
+
+quire_status qr_append_busy(const struct qr_append_job *job, struct qr_error *e)
+{
+    if (job->append->no_wait)
+        return qr_error_set(e, QUIRE_EAGAIN, "a page that is repeated is on disk only");
+    qr_error_set(e, QUIRE_EFULL, "no room in memory for a page that is repeated: retry");
+    if (e)
+        e->retry_after_ms = QR_RETRY_BUSY_MS;
+    return QUIRE_EFULL;
+}
+
 quire_status qr_append_room_chunks(struct qr_append_job *job, size_t n, struct qr_error *e)
 {
     return ROOM(job, chunks, chunk_capacity, job->chunk_count + n, e);
@@ -186,7 +202,11 @@ quire_status qr_append_begin(struct qr_store *store, uint32_t ns,
 
     if (status != QUIRE_OK)
         return status;
-    status = qr_session_load(session, e);
+    if (append->no_wait && !atomic_load(&session->loaded))
+        status =
+            qr_error_set(e, QUIRE_EAGAIN, "session \"%s\" is not in memory", session->name);
+    if (status == QUIRE_OK)
+        status = qr_session_load(session, e);
     if (status != QUIRE_OK) {
         qr_session_release(session);
         return status;

@@ -69,6 +69,12 @@ quire_status qr_append_room_pages(struct qr_append_job *job, size_t n, struct qr
 /** Keep the resident page of `entry` until the append ends, so that making room for one page of
  * a repeat does not take another. EFULL when it is gone already. */
 quire_status qr_append_keep(struct qr_append_job *job, uint32_t entry, struct qr_error *e);
+/** Pin a stored page of a repeat, read from the disk where it must be: STORED when that would
+ * wait and must not, or there is no room for it. */
+enum qr_page_state qr_append_hold(struct qr_append_job *job, uint32_t entry, uint32_t block,
+                                  struct qr_pinned *out);
+/** EAGAIN or EFULL after it answered STORED. */
+quire_status qr_append_busy(const struct qr_append_job *job, struct qr_error *e);
 quire_status qr_append_room_chunks(struct qr_append_job *job, size_t n, struct qr_error *e);
 quire_status qr_append_room_targets(struct qr_append_job *job, size_t n, struct qr_error *e);
 quire_status qr_append_room_scratch(struct qr_append_job *job, size_t bytes,

@@ -129,7 +129,11 @@ static quire_status repeat_sealed(struct page_job *p, struct qr_error *e)
     quire_status status = QUIRE_OK;
     bool damaged = true;
 
-    if (qr_page_hold(session, found.entry, p->block, &found.pinned) == QR_PAGE_RESIDENT) {
+    const enum qr_page_state state =
+        qr_append_hold(p->job, found.entry, p->block, &found.pinned);
+    if (state == QR_PAGE_STORED)
+        return qr_append_busy(p->job, e);
+    if (state == QR_PAGE_RESIDENT) {
         memcpy(found.block_id, session->blocks.ids[p->block], QR_HASH_BYTES);
         damaged = qr_page_verify(session, p->lane, &found, &view, NULL) != QUIRE_OK;
         if (damaged)

@@ -107,7 +107,10 @@ quire_status qr_append_compare(struct qr_append_job *job, uint32_t block, uint32
     if (block >= r.lane->sealed)
         return compare_tail(&r, e);
     found.entry = r.lane->pages[block];
-    if (qr_page_hold(job->session, found.entry, block, &found.pinned) != QR_PAGE_RESIDENT)
+    const enum qr_page_state state = qr_append_hold(job, found.entry, block, &found.pinned);
+    if (state == QR_PAGE_STORED)
+        return qr_append_busy(job, e);
+    if (state != QR_PAGE_RESIDENT)
         return restore(&r, e);
     memcpy(found.block_id, job->session->blocks.ids[block], QR_HASH_BYTES);
     quire_status status = qr_page_verify(job->session, r.lane, &found, &view, NULL);

@@ -82,7 +82,6 @@ struct qr_round {
     uint64_t epoch;
     uint32_t first_block, blocks;  /* block ids to save */
     uint8_t (*ids)[QR_HASH_BYTES]; /* [blocks] */
-    uint32_t chained;              /* blocks with chained ids */
     uint8_t *tokens;               /* token ids record */
     size_t token_bytes;
     struct qr_round_page *pages;
@@ -234,9 +233,9 @@ quire_status qr_session_load(struct qr_session *session, struct qr_error *e);
 quire_status qr_page_read_start(struct qr_store *store, uint32_t entry,
                                 const struct qr_slot *disk_slot, const struct qr_place *place,
                                 bool ahead);
-/** Pin a page, reading it first where it is only on disk: waits for that. RESIDENT, EVICTED,
- * DAMAGED, or STORED: it could not be read now. */
+/** Pin a page. With `wait` it is read first where it is only on disk. RESIDENT, EVICTED,
+ * DAMAGED, or STORED: it would have to be read, or could not be read now. */
 enum qr_page_state qr_page_hold(struct qr_session *session, uint32_t entry, uint32_t block,
-                                struct qr_pinned *out);
+                                bool wait, struct qr_pinned *out);
 
 #endif

@@ -108,7 +108,6 @@ static bool gather_ids(struct qr_round *round)
             top = round->lanes[i].sealed;
     }
     round->blocks = top > round->first_block ? top - round->first_block : 0;
-    round->chained = blocks->chained;
     if (!ROOM(round, ids, id_capacity, round->blocks))
         return false;
     if (round->blocks > 0)

@@ -79,7 +79,7 @@ quire_status qr_page_read_start(struct qr_store *store, uint32_t entry,
 }
 
 enum qr_page_state qr_page_hold(struct qr_session *session, uint32_t entry, uint32_t block,
-                                struct qr_pinned *out)
+                                bool wait, struct qr_pinned *out)
 {
     struct qr_store *store = session->store;
     struct qr_slot disk;
@@ -99,11 +99,13 @@ enum qr_page_state qr_page_hold(struct qr_session *session, uint32_t entry, uint
             return QR_PAGE_DAMAGED;
         if (want == QR_WANT_READ)
             status = qr_page_read_start(store, entry, &disk, &place, false);
-        if (status == QUIRE_OK)
+        if (status == QUIRE_OK && wait)
             qr_index_read_wait(store->index, entry);
-        else
+        else if (wait)
             nanosleep(&(struct timespec){.tv_nsec = HOLD_PAUSE_NS}, NULL);
         qr_index_unpin(store->index, entry);
+        if (!wait)
+            break;
     }
     return QR_PAGE_STORED;
 }

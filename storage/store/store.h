@@ -202,6 +202,9 @@ struct qr_append {
     bool durable;          /* EUNSUPPORTED without a disk tier */
     qr_durable_done *done; /* with durable: see there; NULL: the call waits */
     void *arg;
+    bool no_wait; /* EAGAIN, and nothing was read of the source that matters, where the call
+                     would have to wait for the disk: a repeat of stored pages, a session to be
+                     loaded */
     const uint32_t *token_ids; /* NULL or [tokens] */
 };
 struct qr_append_result {
