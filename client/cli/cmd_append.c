@@ -6,13 +6,14 @@
 #include "commands.h"
 #include "output.h"
 #include "policy_args.h"
+#include "policy_file.h"
 
 #include <stdlib.h>
 
 #define POSITION_LENGTH UINT64_MAX
 
 struct job {
-    const char *name, *path;
+    const char *name, *path, *policy_path;
     struct qr_policy_args policy;
     struct qr_model_args model;
     uint64_t position, skip, tokens;
@@ -40,6 +41,10 @@ static int parse(struct qr_cli *cli, struct job *job, int argc, char **argv)
          "leave out the file's token ids: pages are then not shared", NULL},
         {"durability", QR_ARG_CHOICE, &job->durability, "memory|disk",
          "what to wait for (memory)", durabilities},
+        {"policy", QR_ARG_TEXT, &job->policy_path, "FILE",
+         "how a new session's pages are made, as quire tune writes it; instead of the options "
+         "below",
+         NULL},
         {"force", QR_ARG_FLAG, &job->force, NULL, "take the writer lease from its holder",
          NULL},
     };
@@ -91,6 +96,9 @@ static int open_session(struct qr_cli *cli, struct job *job)
         options.flags |= QUIRE_OPEN_CREATE;
         options.fingerprint = fingerprint;
         options.policy = qr_policy_args_take(&job->policy, &e);
+        if (options.policy != NULL && job->policy_path != NULL &&
+            qr_policy_file_read(job->policy_path, &job->policy.policy, &e) != QUIRE_OK)
+            options.policy = NULL;
         if (options.policy == NULL)
             return qr_cli_fail(cli, e.status, "%s", e.text);
     }

@@ -26,6 +26,7 @@ static const struct qr_command commands[] = {
     {"demo", "append, fetch and attend on real keys and values, and measure", qr_cmd_demo},
     {"bench", "the same at length: a session of a million tokens", qr_cmd_bench},
     {"eval", "show what encodings do to attention, without a server", qr_cmd_eval},
+    {"tune", "find the encodings that err least under a budget of bits", qr_cmd_tune},
     {NULL, NULL, NULL},
 };
 

@@ -27,6 +27,7 @@ int qr_cmd_inspect(struct qr_cli *cli, int argc, char **argv);
 int qr_cmd_model(struct qr_cli *cli, int argc, char **argv);
 int qr_cmd_session(struct qr_cli *cli, int argc, char **argv);
 int qr_cmd_stat(struct qr_cli *cli, int argc, char **argv);
+int qr_cmd_tune(struct qr_cli *cli, int argc, char **argv);
 
 /** Run the command that argv[1] names out of a list that ends with a NULL name. prefix: the
  * words before it, "" or "session ". For `quire` itself and for commands of commands. */

@@ -13,7 +13,7 @@
 #include "eval_sum.h"
 #include "proto/model.h"
 
-#define QR_EVAL_NAME_MAX 96
+#define QR_EVAL_NAME_MAX 192
 
 /** What is compared. Keys alone: values are the originals; values alone: the attention
  * weights are. */

@@ -5,7 +5,6 @@
 #include "eval_variant.h"
 
 #include "proto/spec_text.h"
-#include "storage/codec/codec.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -133,7 +132,7 @@ static struct qr_eval_variant *add_step(const struct qr_eval_variant *base, cons
 {
     struct qr_eval_variant *v = &out[(*count)++];
     *v = *base;
-    snprintf(v->name, sizeof(v->name), "%.60s: %s", base->name, what);
+    snprintf(v->name, sizeof(v->name), "%.120s: %s", base->name, what);
     return v;
 }
 

@@ -249,8 +249,8 @@ static void texts_that_are_no_encodings_are_named(void **state)
     } cases[] = {
         {"chin", "\"chin\""},
         {"chan:bits=9", "9 bits"},
-        {"chan:bits", "\"bits\""},
-        {"chan/chan:axis=up", "\"axis=up\""},
+        {"chan:bits", "bits"},
+        {"chan/chan:axis=up", "axis=up"},
         {"chan@sinks", "\"sinks\""},
         {"chan@sinks=4,foo", "\"foo\""},
         {"chan@page=100", "100"},
