@@ -38,6 +38,8 @@ static int parse(struct qr_cli *cli, struct qr_tune *job, int argc, char **argv)
         {"key-codec", QR_ARG_LIST, &job->side[0].given, "CODEC",
          "try this one for keys; may be repeated (a list of all codecs)", NULL},
         {"value-codec", QR_ARG_LIST, &job->side[1].given, "CODEC", "the same for values", NULL},
+        {"uniform", QR_ARG_FLAG, &job->uniform, NULL, "write one encoding for all layers",
+         NULL},
         {"queries", QR_ARG_U32, &job->queries, "N",
          "attend with the queries of the last N tokens; 0: all (256)", NULL},
         {"served", QR_ARG_FLAG, &job->served, NULL,
@@ -136,8 +138,12 @@ static void print_text(const struct qr_tune *t, FILE *out)
             "values %s\n",
             t->bits, qr_tune_bits(t, t->best[0], t->best[1]), 100 * sqrt(t->best_error),
             pick_name(t, 0, t->best[0]), pick_name(t, 1, t->best[1]));
-    fprintf(out, "each layer on its own: %.2f bits, error %.2f %%\n", t->layers_bits,
-            100 * sqrt(t->layers_error));
+    fprintf(
+        out,
+        "with overrides for layers: %.2f bits, error %.2f %%; without a limit of %d of them: "
+        "%.2f bits, %.2f %%\n",
+        t->mixed_bits, 100 * sqrt(t->mixed_error), QR_OVERRIDES_MAX, t->layers_bits,
+        100 * sqrt(t->layers_error));
     for (uint32_t l = 0; l < t->report.layer_count; l++)
         fprintf(out, "  layer %-3u %-40s %s\n", t->report.layers[l].number,
                 pick_name(t, 0, t->side[0].picks[l]), pick_name(t, 1, t->side[1].picks[l]));
@@ -146,26 +152,18 @@ static void print_text(const struct qr_tune *t, FILE *out)
 /** The file: the policy, and under "tuned" what it was chosen by. */
 static cJSON *policy_json(const struct qr_tune *t)
 {
-    struct qr_policy policy = t->policy;
-    policy.key = t->side[0].specs[t->best[0]];
-    policy.value = t->side[1].specs[t->best[1]];
+    struct qr_policy policy;
+    qr_tune_policy(t, &policy);
     cJSON *root = qr_policy_file_json(&policy);
     cJSON *tuned = cJSON_AddObjectToObject(root, "tuned");
     cJSON_AddStringToObject(tuned, "file", t->path);
     cJSON_AddNumberToObject(tuned, "budget", t->bits);
-    cJSON_AddNumberToObject(tuned, "bits", qr_tune_bits(t, t->best[0], t->best[1]));
-    cJSON_AddNumberToObject(tuned, "output_error", sqrt(t->best_error));
-    cJSON *each = cJSON_AddObjectToObject(tuned, "each_layer");
-    cJSON_AddNumberToObject(each, "bits", t->layers_bits);
-    cJSON_AddNumberToObject(each, "output_error", sqrt(t->layers_error));
-    cJSON *layers = cJSON_AddArrayToObject(each, "layers");
-    for (uint32_t l = 0; l < t->report.layer_count; l++) {
-        cJSON *layer = cJSON_CreateObject();
-        cJSON_AddNumberToObject(layer, "layer", t->report.layers[l].number);
-        cJSON_AddStringToObject(layer, "key", pick_name(t, 0, t->side[0].picks[l]));
-        cJSON_AddStringToObject(layer, "value", pick_name(t, 1, t->side[1].picks[l]));
-        cJSON_AddItemToArray(layers, layer);
-    }
+    const bool mixed = policy.override_count > 0;
+    cJSON_AddNumberToObject(tuned, "bits",
+                            mixed ? t->mixed_bits : qr_tune_bits(t, t->best[0], t->best[1]));
+    cJSON_AddNumberToObject(tuned, "output_error",
+                            sqrt(mixed ? t->mixed_error : t->best_error));
+    cJSON_AddNumberToObject(tuned, "uniform_output_error", sqrt(t->best_error));
     return root;
 }
 

@@ -26,8 +26,13 @@ const char *qr_eval_quantity_key(enum qr_eval_quantity quantity)
 
 bool qr_eval_applies(const struct qr_eval_variant *variant, enum qr_eval_quantity quantity)
 {
-    const bool key = variant->policy.key.codec != QR_CODEC_RAW;
-    const bool value = variant->policy.value.codec != QR_CODEC_RAW;
+    bool key = variant->policy.key.codec != QR_CODEC_RAW;
+    bool value = variant->policy.value.codec != QR_CODEC_RAW;
+    for (uint32_t i = 0; i < variant->policy.override_count; i++) {
+        const struct qr_override *o = &variant->policy.overrides[i];
+        key |= (o->tensors & QR_TENSOR_KEY) && o->spec.codec != QR_CODEC_RAW;
+        value |= (o->tensors & QR_TENSOR_VALUE) && o->spec.codec != QR_CODEC_RAW;
+    }
     if (quantity == QR_EVAL_BOTH_OUTPUT)
         return key || value;
     return quantity == QR_EVAL_VALUE_STORED || quantity == QR_EVAL_VALUE_OUTPUT ? value : key;

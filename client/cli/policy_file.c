@@ -46,6 +46,25 @@ static quire_status read_codec(const cJSON *item, struct quire_codec_spec *out,
     return QUIRE_OK;
 }
 
+/** Texts such as "0-1/kv=chan:bits=8", in an array. */
+static quire_status read_overrides(const cJSON *array, struct quire_policy *out,
+                                   struct qr_error *e)
+{
+    const cJSON *item;
+    if (!cJSON_IsArray(array))
+        return qr_error_set(e, QUIRE_EINVAL, "overrides: must be an array of texts");
+    cJSON_ArrayForEach(item, array)
+    {
+        const char *text = cJSON_GetStringValue(item);
+        if (text == NULL)
+            return qr_error_set(e, QUIRE_EINVAL, "overrides: must be an array of texts");
+        const quire_status status = quire_policy_override(out, text);
+        if (status != QUIRE_OK)
+            return qr_error_set(e, status, "overrides: %s", quire_last_error()->text);
+    }
+    return QUIRE_OK;
+}
+
 static quire_status read_format(const cJSON *root, struct qr_error *e)
 {
     const cJSON *format = cJSON_GetObjectItemCaseSensitive(root, "format");
@@ -67,7 +86,7 @@ static quire_status read_item(const cJSON *item, struct quire_policy *out, struc
                    {"window", QR_WINDOW_MAX, &out->window},
                    {"sink_rows", QR_PAGE_TOKENS_MAX, &out->sink_rows},
                    {"outlier_rows", QR_OUTLIERS_MAX, &out->outlier_rows}};
-    static const char *const passed[] = {"format", "version", "tuned"};
+    static const char *const passed[] = {"format", "version", "tuned", "overrides"};
     for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
         if (strcmp(item->string, numbers[i].key) == 0)
             return read_whole(item, numbers[i].most, numbers[i].to, e);
@@ -78,9 +97,6 @@ static quire_status read_item(const cJSON *item, struct quire_policy *out, struc
         return read_codec(item, &out->key, e);
     if (strcmp(item->string, "value") == 0)
         return read_codec(item, &out->value, e);
-    if (strcmp(item->string, "layers") == 0)
-        return qr_error_set(e, QUIRE_EUNSUPPORTED,
-                            "layers: sessions have one encoding for all layers; leave it out");
     return qr_error_set(e, QUIRE_EINVAL, "%.40s: is not a key of policy files", item->string);
 }
 
@@ -97,6 +113,10 @@ static quire_status parse_root(const cJSON *root, struct quire_policy *out, stru
             return qr_error_set(e, QUIRE_EINVAL, "%.40s: is given twice", item->string);
         status = read_item(item, &policy, e);
     }
+    /* Last, since each is checked together with the rest of the policy. */
+    item = cJSON_GetObjectItemCaseSensitive(root, "overrides");
+    if (status == QUIRE_OK && item != NULL)
+        status = read_overrides(item, &policy, e);
     if (status == QUIRE_OK)
         *out = policy;
     return status;
@@ -152,6 +172,17 @@ cJSON *qr_policy_file_json(const struct qr_policy *policy)
     cJSON_AddNumberToObject(root, "outlier_rows", policy->outlier_rows);
     cJSON_AddStringToObject(root, "key", key);
     cJSON_AddStringToObject(root, "value", value);
+    cJSON *overrides =
+        policy->override_count ? cJSON_AddArrayToObject(root, "overrides") : NULL;
+    for (uint32_t i = 0; i < policy->override_count; i++) {
+        const struct qr_override *o = &policy->overrides[i];
+        char text[QR_SPEC_TEXT_MAX + 32];
+        qr_spec_format(&o->spec, key);
+        snprintf(text, sizeof(text), "%u-%u/%s%s=%s", o->first_layer, o->last_layer,
+                 o->tensors & QR_TENSOR_KEY ? "k" : "", o->tensors & QR_TENSOR_VALUE ? "v" : "",
+                 key);
+        cJSON_AddItemToArray(overrides, cJSON_CreateString(text));
+    }
     return root;
 }
 

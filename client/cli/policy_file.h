@@ -16,7 +16,7 @@
 #define QR_POLICY_VERSION 1
 
 /** Read and check a file. Errors: EIO; EINVAL, with the key and what it must be; EUNSUPPORTED
- * (a version, a codec, or layers of their own, which sessions of this build cannot have). */
+ * (a version, a codec). */
 quire_status qr_policy_file_read(const char *path, struct quire_policy *out,
                                  struct qr_error *e);
 /** The same from text. */

@@ -11,6 +11,7 @@
 #include "policy_args.h"
 
 #define QR_TUNE_CANDIDATES_MAX 64
+#define QR_TUNE_USEFUL_MAX 12 /* of them, for policies with overrides */
 
 /** Encodings of one of keys and values; variants [first, first + count) judge them alone. */
 struct qr_tune_side {
@@ -22,13 +23,14 @@ struct qr_tune_side {
     double *errors; /* [layers][count]: mean over heads of the squared relative error */
     double total[QR_TUNE_CANDIDATES_MAX]; /* mean over layers */
     double elements;                      /* of the file, all layers */
-    uint32_t *picks;                      /* [layers]: of the per-layer table */
+    uint32_t *picks;                      /* [layers]: of the policy with overrides */
+    uint32_t base;                        /* the choice of layers that no override names */
 };
 
 struct qr_tune {
     const char *path, *out;
     double bits;
-    bool served;
+    bool served, uniform;
     uint32_t queries, threads, page, window, sinks, outliers;
     struct qr_model_args model;
     struct qr_kv_file kv;
@@ -38,7 +40,7 @@ struct qr_tune {
     struct qr_eval_report report;
     uint32_t best[2];
     double best_error, layers_error, layers_bits;
-    bool layers_found;
+    double mixed_error, mixed_bits; /* of the policy with overrides */
 };
 
 /** List the candidates, judge each alone on the open file, search. Gives an exit code; failures
@@ -49,6 +51,12 @@ double qr_tune_bits(const struct qr_tune *tune, uint32_t key, uint32_t value);
 /** The best pair for all layers under a budget: error of both, squared, the mean of layers.
  * False: none is cheap enough. */
 bool qr_tune_pair(const struct qr_tune *tune, double budget, uint32_t best[2], double *error);
+/** The best policy with at most QR_OVERRIDES_MAX overrides: two encodings for keys and two for
+ * values, each layer with one of them; into side[].picks, side[].base, mixed_*. False: no
+ * memory. A run of layers that the file skips goes with its neighbours. */
+bool qr_tune_mix(struct qr_tune *tune);
+/** What was found as a policy: with overrides where they err less, unless `uniform`. */
+void qr_tune_policy(const struct qr_tune *tune, struct qr_policy *out);
 /** Release what qr_tune_run made. */
 void qr_tune_free(struct qr_tune *tune);
 

@@ -180,7 +180,7 @@ bool qr_tune_pair(const struct qr_tune *job, double budget, uint32_t best[2], do
     return found;
 }
 
-/** Each layer's keys and values on their own. */
+/** Each layer's keys and values on their own: what overrides without number would bring. */
 static int search_layers(struct qr_cli *cli, struct qr_tune *job)
 {
     const uint32_t layers = job->report.layer_count;
@@ -200,10 +200,9 @@ static int search_layers(struct qr_cli *cli, struct qr_tune *job)
             .elements = (double)(side->key ? b->key_elements : b->value_elements),
             .choices = side->count};
     }
-    job->layers_found = qr_tune_choose(items, 2 * layers, job->bits, picks);
+    (void)qr_tune_choose(items, 2 * layers, job->bits, picks);
     double bits = 0, elements = 0;
     for (uint32_t i = 0; i < 2 * layers; i++) {
-        job->side[i % 2].picks[i / 2] = picks[i];
         job->layers_error += items[i].errors[picks[i]] / layers;
         bits += items[i].bits[picks[i]] * items[i].elements;
         elements += items[i].elements;
@@ -241,6 +240,8 @@ int qr_tune_run(struct qr_cli *cli, struct qr_tune *job)
         result = qr_cli_fail(cli, QUIRE_EINVAL,
                              "no encoding takes at most %g bits; the smallest takes %.2f",
                              job->bits, job->layers_bits);
+    if (result == QR_EXIT_OK && !qr_tune_mix(job))
+        result = qr_cli_fail(cli, QUIRE_ENOMEM, "no memory");
     return result;
 }
 

@@ -19,6 +19,11 @@ static void what_is_written_reads_back(void **state)
     policy.key.bits = 3;
     policy.key.group = 128;
     policy.value.axis = QR_AXIS_CHANNEL;
+    policy.override_count = 2;
+    policy.overrides[0] =
+        (struct qr_override){0, 1, QR_TENSOR_BOTH, 0, {.codec = QR_CODEC_RAW, .bits = 16}};
+    policy.overrides[1] = (struct qr_override){7, 7, QR_TENSOR_VALUE, 0, policy.value};
+    policy.overrides[1].spec.bits = 8;
     cJSON *root = qr_policy_file_json(&policy);
     cJSON_AddObjectToObject(root, "tuned"); /* what tune measured is passed over */
     char *text = cJSON_Print(root);
@@ -34,6 +39,13 @@ static void what_is_written_reads_back(void **state)
     assert_int_equal(back.key.bits, 3);
     assert_int_equal(back.key.group, 128);
     assert_int_equal(back.value.axis, QUIRE_AXIS_CHANNEL);
+    assert_int_equal(back.override_count, 2);
+    assert_int_equal(back.overrides[0].last_layer, 1);
+    assert_int_equal(back.overrides[0].tensors, 3);
+    assert_int_equal(back.overrides[0].spec.codec, QUIRE_CODEC_RAW);
+    assert_int_equal(back.overrides[1].first_layer, 7);
+    assert_int_equal(back.overrides[1].tensors, 2);
+    assert_int_equal(back.overrides[1].spec.bits, 8);
 }
 
 static void what_is_left_out_is_the_default(void **state)
@@ -68,7 +80,9 @@ static void mistakes_are_named(void **state)
         {HEAD ", \"key\": 4}", "key: must be text", QUIRE_EINVAL},
         {HEAD ", \"key\": \"chin\"}", "key: codec \"chin\"", QUIRE_EUNSUPPORTED},
         {HEAD ", \"value\": \"chan:bits=9\"}", "value: ", QUIRE_EINVAL},
-        {HEAD ", \"layers\": []}", "layers: ", QUIRE_EUNSUPPORTED},
+        {HEAD ", \"overrides\": 3}", "overrides: must be an array", QUIRE_EINVAL},
+        {HEAD ", \"overrides\": [3]}", "overrides: must be an array", QUIRE_EINVAL},
+        {HEAD ", \"overrides\": [\"3/q=raw\"]}", "overrides: ", QUIRE_EINVAL},
     };
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {

@@ -131,7 +131,8 @@ static void the_sample_gives_a_policy_that_reads_back(void **state)
     snprintf(path, sizeof(path), "%s/quire_tune_%ld.json", scratch ? scratch : "/tmp",
              (long)getpid());
     snprintf(line, sizeof(line),
-             "tune --json --bits 4 --queries 64 --out %s --key-codec chan:bits=2 --key-codec "
+             "tune --uniform --json --bits 4 --queries 64 --out %s --key-codec chan:bits=2 "
+             "--key-codec "
              "chan:bits=4,group=128 --key-codec chan:bits=8 --value-codec chan:bits=2 "
              "--value-codec chan:bits=3,group=64 %s/smollm2_kv.safetensors",
              path, test_data_dir(folder, sizeof(folder)));
@@ -149,10 +150,18 @@ static void the_sample_gives_a_policy_that_reads_back(void **state)
     const cJSON *tuned = cJSON_GetObjectItem(root, "tuned");
     const double bits = cJSON_GetObjectItem(tuned, "bits")->valuedouble;
     assert_true(fabs(bits - 3.875) < 1e-3);
-    const cJSON *each = cJSON_GetObjectItem(tuned, "each_layer");
-    assert_true(cJSON_GetObjectItem(each, "bits")->valuedouble <= 4);
-    assert_true(cJSON_GetObjectItem(each, "output_error")->valuedouble <=
-                cJSON_GetObjectItem(tuned, "output_error")->valuedouble);
+    cJSON_Delete(root);
+    /* With overrides: within the budget, and no worse. */
+    snprintf(line, sizeof(line),
+             "tune --json --bits 3.2 --queries 64 %s/smollm2_kv.safetensors", folder);
+    assert_int_equal(run(line), QR_EXIT_OK);
+    root = cJSON_Parse(printed);
+    assert_ok(qr_policy_file_parse(printed, &policy, NULL));
+    assert_true(policy.override_count > 0);
+    tuned = cJSON_GetObjectItem(root, "tuned");
+    assert_true(cJSON_GetObjectItem(tuned, "bits")->valuedouble <= 3.2 + 1e-6);
+    assert_true(cJSON_GetObjectItem(tuned, "output_error")->valuedouble <
+                cJSON_GetObjectItem(tuned, "uniform_output_error")->valuedouble);
     cJSON_Delete(root);
     snprintf(line, sizeof(line), "tune --bits 2 %s/smollm2_kv.safetensors --queries 16",
              folder);
