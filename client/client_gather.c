@@ -84,6 +84,18 @@ static size_t head_room(const struct quire_op *op, const struct qr_cell *cell)
     return (qr_wire_append_head_max(ids) + 63) & ~(size_t)63;
 }
 
+/* The last message waits for the disk, and so for all before it; those only say that it will
+ * be. */
+static uint32_t durability_of(const struct quire_op *op)
+{
+    struct qr_plan rest = op->u.append.plan;
+    struct qr_cell more;
+
+    if (op->u.append.args.durability != QUIRE_DISK)
+        return QR_WIRE_MEMORY;
+    return qr_plan_next(&rest, &more) ? QR_WIRE_SOON : QR_WIRE_DISK;
+}
+
 /* Write the head so that it ends at buffer offset `end`; returns where it starts. */
 static size_t write_head(const struct quire_op *op, const struct qr_cell *cell,
                          uint64_t rows_bytes, uint8_t *buffer, size_t end)
@@ -97,7 +109,7 @@ static size_t write_head(const struct quire_op *op, const struct qr_cell *cell,
                                           .layers = cell->layers,
                                           .shard = op->session->shard,
                                           .dtype = QR_F16,
-                                          .durability = (uint32_t)args->durability};
+                                          .durability = durability_of(op)};
     const uint32_t *ids = args->token_ids ? args->token_ids + cell->first_token : NULL;
     const size_t bytes =
         qr_wire_append_head(&fields, ids, ids ? cell->tokens : 0, rows_bytes, buffer);

@@ -360,9 +360,10 @@ struct quire_append {
 /**
  * Append. Returns when acknowledged at the durability asked for. A large append is cut into
  * messages; when one fails, what was acknowledged before it stays, and length_out (may be NULL)
- * tells the length of the shortest lane named. Errors: EGAP, ECONFLICT, EVALUE (layer, head,
- * position, channel in the error), EFENCED, EFULL, EINVAL, EUNSUPPORTED (DISK without a disk
- * tier), ETIMEOUT, EUNAVAILABLE.
+ * tells the length of the shortest lane named. With QUIRE_DISK the last message waits for the
+ * disk, for all: what was acknowledged before a failure is in memory. Errors: EGAP, ECONFLICT,
+ * EVALUE (layer, head, position, channel in the error), EFENCED, EFULL, EINVAL, EUNSUPPORTED
+ * (DISK without a disk tier), ETIMEOUT, EUNAVAILABLE.
  */
 QUIRE_API quire_status quire_append(quire_session *session, const struct quire_append *append,
                                     uint64_t *length_out);

@@ -128,8 +128,9 @@ struct qr_wire_append {
     uint64_t session, epoch, position;
     uint32_t tokens, first_layer, layers, shard;
     uint32_t dtype;      /* enum qr_dtype, as received: not checked */
-    uint32_t durability; /* 0 memory, 1 disk, as received: not checked */
+    uint32_t durability; /* as received: not checked */
 };
+enum { QR_WIRE_MEMORY = 0, QR_WIRE_DISK = 1, QR_WIRE_SOON = 2 };
 
 /** Bytes that qr_wire_append_head may need with this many token ids. */
 size_t qr_wire_append_head_max(size_t token_ids);

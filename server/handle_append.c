@@ -33,8 +33,9 @@ static quire_status check(const struct qr_wire_append_view *view, struct qr_erro
 
     if (!view->rows.bytes && !view->page_count)
         return qr_error_set(e, QUIRE_EINVAL, "the append has neither rows nor pages");
-    if (f->durability > 1)
-        return qr_error_set(e, QUIRE_EINVAL, "durability is %u, must be 0 (memory) or 1 (disk)",
+    if (f->durability > QR_WIRE_SOON)
+        return qr_error_set(e, QUIRE_EINVAL,
+                            "durability is %u, must be 0 (memory), 1 (disk) or 2 (disk soon)",
                             f->durability);
     if (view->token_id_count && view->token_id_count != f->tokens)
         return qr_error_set(e, QUIRE_EINVAL,
@@ -127,7 +128,10 @@ quire_status qr_handle_append(void *arg, const struct qr_request *request, size_
                                .layers = f->layers,
                                .shard = f->shard,
                                .dtype = (enum qr_dtype)f->dtype,
-                               .durable = f->durability == 1 || service->durable_always,
+                               .durable =
+                                   f->durability == QR_WIRE_DISK ||
+                                   (service->durable_always && f->durability != QR_WIRE_SOON),
+                               .soon = f->durability == QR_WIRE_SOON,
                                .done = request->hold ? durable_done : NULL,
                                .arg = request->hold,
                                .no_wait = service->has_disk && !request->may_wait,

@@ -346,6 +346,8 @@ static void commit(struct qr_append_job *job, struct qr_append_result *out)
     }
     qr_blocks_commit(&session->blocks);
     result.committed = qr_session_length(session, NULL);
+    job->write_through = session->store->mover && job->page_count > 0 &&
+                         (session->save.stored || job->append->soon);
     pthread_mutex_unlock(&session->lock);
     if (out)
         *out = result;
@@ -452,6 +454,7 @@ quire_status qr_append_finish(struct qr_append_job *job, quire_status status,
     struct qr_store *store = session->store;
     const struct qr_append *append = job->append;
 
+    job->write_through = false;
     if (status == QUIRE_OK) {
         commit(job, out);
         count(job);
@@ -469,10 +472,11 @@ quire_status qr_append_finish(struct qr_append_job *job, quire_status status,
         job->scratch = NULL;
         job->scratch_capacity = 0;
     }
+    const bool write_through = job->write_through;
     qr_pool_give(store->appends, job);
     if (status == QUIRE_OK && append->durable)
         status = make_durable(session, append, e);
-    else if (status == QUIRE_OK && qr_mover_wants_write_back(store))
+    else if (status == QUIRE_OK && (write_through || qr_mover_wants_write_back(store)))
         qr_durable_want(session, NULL);
     qr_session_release(session);
     return status;

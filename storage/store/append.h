@@ -51,6 +51,7 @@ struct qr_append_job {
     size_t scratch_capacity;
     /* Counted when the append succeeds. */
     uint64_t sealed, shared, unshared, restored, received;
+    bool write_through; /* the session is on disk, or will be: new pages go there at once */
 };
 
 /* append.c */

@@ -17,6 +17,7 @@
 #define ROUNDS_MAX 32u /* under way at once: their commits share syncs */
 #define STALLED_NS UINT64_C(1000000)
 #define IDLE_NS UINT64_C(100000000)
+#define ROWS_IDLE_MS 500u /* rows of a session unused for so long are saved unasked, too */
 #define RELIEVE_NS UINT64_C(20000000)
 #define RECLAIM_RETRY_NS UINT64_C(200000000)
 
@@ -64,6 +65,7 @@ static struct qr_round *round_take(struct qr_mover *mover, struct qr_session *se
     if (session)
         memcpy(round->uuid, session->uuid, sizeof(round->uuid));
     round->whole = true;
+    round->left = false;
     round->page_count = round->lane_count = round->chunk_count = 0;
     round->undo_count = round->freed_count = 0;
     round->blocks = 0;
@@ -142,7 +144,7 @@ static void round_end(struct qr_round *round, quire_status status)
     struct qr_mover *mover = round->mover;
     struct qr_session *session = round->session;
 
-    if (session && (status != QUIRE_OK || !round->whole))
+    if (session && (status != QUIRE_OK || !round->whole || round->left))
         atomic_store(&session->unsaved, true);
     if (status != QUIRE_OK && round->kind == QR_ROUND_SAVE)
         qr_round_unsaved(round);
@@ -274,6 +276,8 @@ static void start_session(struct qr_mover *mover, struct qr_session *session)
     pthread_mutex_lock(&mover->lock);
     round->covers = session->save.wanted;
     round->urgent = session->save.waiters != NULL;
+    round->with_rows = round->urgent || qr_store_now_ms(session->store) >=
+                                            atomic_load(&session->used_ms) + ROWS_IDLE_MS;
     pthread_mutex_unlock(&mover->lock);
     if (round->kind != QR_ROUND_SAVE) {
         round->whole = round->kind == QR_ROUND_DROP;

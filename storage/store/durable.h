@@ -78,6 +78,8 @@ struct qr_round {
     uint64_t covers; /* tickets up to this */
     bool whole;      /* nothing is left when it is done */
     bool urgent;     /* somebody waits for it */
+    bool with_rows;  /* rows too, not only pages */
+    bool left;       /* there were rows that it leaves */
     bool epoch_saved;
     uint64_t epoch;
     uint32_t first_block, blocks;  /* block ids to save */

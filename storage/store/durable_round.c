@@ -70,9 +70,11 @@ static bool gather_lane(struct qr_round *round, uint32_t number)
     struct qr_lane *lane = &round->session->lanes[number];
     uint32_t end;
 
-    if (lane->saved.sealed == lane->sealed && lane->saved.length == lane->length &&
-        lane->saved.changed == UINT32_MAX)
+    if (lane->saved.sealed == lane->sealed && lane->saved.changed == UINT32_MAX &&
+        (lane->saved.length == lane->length || !round->with_rows)) {
+        round->left = round->left || lane->saved.length != lane->length;
         return true;
+    }
     if (!ROOM(round, lanes, lane_capacity, round->lane_count + 1) ||
         !gather_pages(round, number, lane, &end))
         return false;
@@ -84,6 +86,12 @@ static bool gather_lane(struct qr_round *round, uint32_t number)
                                   .cut_length = lane->saved.cut_length};
     if (end < lane->sealed) {
         round->whole = false;
+        out->length =
+            qr_max_u64(out->length, (uint64_t)out->sealed * round->session->policy.page_tokens);
+        return true;
+    }
+    if (!round->with_rows) { /* pages alone: rows wait until somebody does */
+        round->left = true;
         out->length =
             qr_max_u64(out->length, (uint64_t)out->sealed * round->session->policy.page_tokens);
         return true;

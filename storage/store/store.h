@@ -200,6 +200,7 @@ struct qr_append {
     uint32_t tokens, first_layer, layers, shard;
     enum qr_dtype dtype;
     bool durable;          /* EUNSUPPORTED without a disk tier */
+    bool soon;             /* a durable append will follow: begin to write sealed pages */
     qr_durable_done *done; /* with durable: see there; NULL: the call waits */
     void *arg;
     bool no_wait; /* EAGAIN, and nothing was read of the source that matters, where the call
