@@ -34,6 +34,8 @@ static quire_status take_model(struct qr_export_walk *walk, const void *payload,
                           heads, i);
         lanes += heads ? shards : 0;
     }
+    if (qr_policy_check_layers(&walk->policy, model.layer_count, &cause))
+        return qr_export_wrap(e, walk->offset, &cause);
     walk->model = model;
     walk->lane_count = lanes;
     walk->has_model = true;

@@ -27,12 +27,13 @@
 #define QR_EXPORT_PAYLOAD_MAX QR_PAGE_BYTES_MAX /* of any record */
 #define QR_EXPORT_PADDED(bytes) (((bytes) + 63u) / 64u * 64u)
 
-/** The first 512 bytes of the file, as they are there. */
+#define QR_EXPORT_HEAD_BYTES 1024
+/** The first bytes of the file, as they are there. */
 struct qr_export_head {
     char magic[8];                       /*   0 */
-    uint64_t checksum;                   /*   8: XXH3-64 of bytes 16 .. 512 */
+    uint64_t checksum;                   /*   8: XXH3-64 of bytes 16 .. 1024 */
     uint16_t version;                    /*  16 */
-    uint16_t header_bytes;               /*  18: 512 */
+    uint16_t header_bytes;               /*  18: 1024 */
     uint32_t flags;                      /*  20: none is defined */
     uint8_t file_id[QR_EXPORT_ID_BYTES]; /*  24: random */
     uint8_t fingerprint[QR_HASH_BYTES];  /*  40 */
@@ -47,14 +48,17 @@ struct qr_export_head {
     uint16_t window;                     /* 114 */
     uint16_t sink_rows;                  /* 116 */
     uint16_t outlier_rows;               /* 118 */
-    uint64_t reserved0;                  /* 120: 0 */
+    uint32_t override_count;             /* 120 */
+    uint32_t reserved0;                  /* 124: 0 */
     struct qr_codec_spec key;            /* 128 */
     struct qr_codec_spec value;          /* 144 */
     uint16_t name_bytes;                 /* 160 */
     char name[QR_NAME_MAX + 1];          /* 162: of the session, zero bytes after it */
     uint8_t reserved1[94];               /* 418: 0 */
+    struct qr_override overrides[QR_OVERRIDES_MAX]; /* 512: the unused ones zero */
+    uint8_t reserved2[128];                         /* 896: 0 */
 };
-_Static_assert(sizeof(struct qr_export_head) == 512, "file format");
+_Static_assert(sizeof(struct qr_export_head) == QR_EXPORT_HEAD_BYTES, "file format");
 
 enum qr_export_type {
     QR_EXPORT_MODEL = 1,
@@ -120,7 +124,7 @@ struct qr_export_walk {
 void qr_export_head_finish(struct qr_export_head *head, const char *name,
                            const struct qr_policy *policy);
 /**
- * Start with the first 512 bytes. Errors: ECORRUPT (with the byte in e->position, 0 here),
+ * Start with the head's bytes. Errors: ECORRUPT (with the byte in e->position, 0 here),
  * EUNSUPPORTED (version, flags: by name).
  */
 quire_status qr_export_begin(struct qr_export_walk *walk, const void *head, struct qr_error *e);

@@ -74,7 +74,8 @@ static quire_status check_envelope(const struct qr_export_head *head, struct qr_
                                 "export flags are 0x%08x: no flag is known", head->flags);
     if (head->header_bytes != sizeof(*head))
         return DAMAGE(0, "header_bytes is %u: %zu expected", head->header_bytes, sizeof(*head));
-    if (head->reserved0 || !qr_export_zero(head->reserved1, sizeof(head->reserved1)))
+    if (head->reserved0 || !qr_export_zero(head->reserved1, sizeof(head->reserved1)) ||
+        !qr_export_zero(head->reserved2, sizeof(head->reserved2)))
         return DAMAGE(0, "reserved bytes of the head are not zero");
     return QUIRE_OK;
 }
@@ -116,31 +117,38 @@ static quire_status check_numbers(const struct qr_export_head *head, struct qr_e
     return QUIRE_OK;
 }
 
-static void policy_of(const struct qr_export_head *head, struct qr_policy *out)
+static quire_status take_policy(const struct qr_export_head *head, struct qr_policy *out,
+                                struct qr_error *e)
 {
+    const uint32_t n = head->override_count;
+    struct qr_error cause;
+
     *out = (struct qr_policy){.page_tokens = head->page_tokens,
                               .window = head->window,
                               .sink_rows = head->sink_rows,
                               .outlier_rows = head->outlier_rows,
                               .key = head->key,
-                              .value = head->value};
+                              .value = head->value,
+                              .override_count = n};
+    memcpy(out->overrides, head->overrides, sizeof(out->overrides));
+    if (qr_policy_check(out, &cause))
+        return qr_export_wrap(e, 0, &cause);
+    if (!qr_export_zero(head->overrides + n, (QR_OVERRIDES_MAX - n) * sizeof(*head->overrides)))
+        return DAMAGE(0, "bytes after the %u overrides are not zero", n);
+    return QUIRE_OK;
 }
 
 quire_status qr_export_begin(struct qr_export_walk *walk, const void *head, struct qr_error *e)
 {
-    struct qr_error cause;
-
     memset(walk, 0, sizeof(*walk));
     memcpy(&walk->head, head, sizeof(walk->head));
     quire_status status = check_envelope(&walk->head, e);
     if (!status)
         status = check_name(&walk->head, e);
-    if (status)
-        return status;
-    policy_of(&walk->head, &walk->policy);
-    if (qr_policy_check(&walk->policy, &cause))
-        return qr_export_wrap(e, 0, &cause);
-    status = check_numbers(&walk->head, e);
+    if (!status)
+        status = take_policy(&walk->head, &walk->policy, e);
+    if (!status)
+        status = check_numbers(&walk->head, e);
     if (status)
         return status;
     qr_sha256_init(&walk->sha);
@@ -194,9 +202,8 @@ void qr_export_identity(const struct qr_export_walk *walk,
         .rope_stored = layer->rope_stored,
         .rope_layout = rotated ? (uint8_t)walk->model.ropes[layer->rope].layout : 0,
         .page_tokens = walk->policy.page_tokens,
-        .first_position = record->position,
-        .key = walk->policy.key,
-        .value = walk->policy.value};
+        .first_position = record->position};
+    qr_policy_specs(&walk->policy, record->layer, &out->key, &out->value);
     memcpy(out->fingerprint, walk->head.fingerprint, QR_HASH_BYTES);
 }
 

@@ -20,11 +20,14 @@ void qr_export_head_finish(struct qr_export_head *head, const char *name,
     head->outlier_rows = policy->outlier_rows;
     head->key = policy->key;
     head->value = policy->value;
+    head->override_count = policy->override_count;
     head->reserved0 = 0;
+    memcpy(head->overrides, policy->overrides, sizeof(head->overrides));
     memset(head->name, 0, sizeof(head->name));
     head->name_bytes = (uint16_t)strnlen(name, QR_NAME_MAX);
     memcpy(head->name, name, head->name_bytes);
     memset(head->reserved1, 0, sizeof(head->reserved1));
+    memset(head->reserved2, 0, sizeof(head->reserved2));
     head->checksum = qr_checksum((const uint8_t *)head + 16, sizeof(*head) - 16);
 }
 

@@ -53,6 +53,11 @@ static inline void export_policy(struct qr_policy *policy)
     policy->page_tokens = EXPORT_PAGE;
     policy->window = 4;
     policy->key.group = policy->value.group = 16;
+    policy->override_count = 1; /* layer 2 has keys of 8 bits */
+    policy->overrides[0] =
+        (struct qr_override){.first_layer = 2, .last_layer = 2, .tensors = QR_TENSOR_KEY};
+    policy->overrides[0].spec = policy->key;
+    policy->overrides[0].spec.bits = 8;
 }
 
 static inline size_t export_page(const struct qr_export_walk *walk,
@@ -69,10 +74,9 @@ static inline size_t export_page(const struct qr_export_walk *walk,
                                   .rope_stored = l->rope_stored,
                                   .rope_layout = l->rope_stored ? QR_ROPE_INTERLEAVED : 0,
                                   .page_tokens = EXPORT_PAGE,
-                                  .first_position = r->position,
-                                  .key = walk->policy.key,
-                                  .value = walk->policy.value};
+                                  .first_position = r->position};
 
+    qr_policy_specs(&walk->policy, r->layer, &id.key, &id.value);
     memcpy(id.fingerprint, walk->head.fingerprint, QR_HASH_BYTES);
     memset(id.block_id, (int)(1 + r->position), QR_HASH_BYTES);
     const size_t n = qr_page_bytes(&id, 2);

@@ -83,7 +83,8 @@ static bool unload(struct qr_session *session)
         return false;
     pthread_mutex_lock(&session->lock);
     pthread_mutex_lock(&mover->lock);
-    const bool busy = session->save.running || session->save.queued;
+    const bool busy = session->save.running || session->save.queued ||
+                      session->blocks.claimed > session->blocks.fixed; /* not on disk */
     pthread_mutex_unlock(&mover->lock);
     if (!busy && !session->dead && atomic_load(&session->loaded) && session->save.stored &&
         atomic_load(&session->refs) == 2 && lanes_are_saved(session)) {

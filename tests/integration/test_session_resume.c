@@ -104,8 +104,8 @@ static void files_cut_at_and_in_each_record_are_refused(void **state)
             free(file.bytes);
         }
     }
-    struct mem_file file = copy_of(&whole, 511);
-    expect_refused(&file, 511);
+    struct mem_file file = copy_of(&whole, QR_EXPORT_HEAD_BYTES - 1);
+    expect_refused(&file, QR_EXPORT_HEAD_BYTES - 1);
     file.n = 0;
     expect_refused(&file, 0);
     free(file.bytes);
@@ -365,7 +365,7 @@ static void exports_that_break_go_on(void **state)
 
     for (size_t i = 0; i < 40; i++) {
         struct mem_file file = {.bytes = malloc(whole.n), .capacity = whole.n};
-        file.fail_at = 600 + (whole.n - 700) * i / 40;
+        file.fail_at = 1100 + (whole.n - 1200) * i / 40;
         assert_status(QUIRE_EIO, move_export(two.from, "a", &file, true, &t));
         assert_non_null(strstr(quire_last_error()->text, "No space"));
         assert_int_equal(file.n, file.fail_at);
@@ -373,12 +373,12 @@ static void exports_that_break_go_on(void **state)
         if (i % 3 == 1) /* what a crash leaves: zeros where data should be */
             memset(file.bytes + file.n - 70, 0, 70);
         if (i % 3 == 2) /* one bit, long before the end */
-            file.bytes[512 + (file.n - 512) / 2] ^= 0x10;
+            file.bytes[QR_EXPORT_HEAD_BYTES + (file.n - QR_EXPORT_HEAD_BYTES) / 2] ^= 0x10;
         file.fail_at = 0;
         MOVE_OK(move_export(two.from, "a", &file, true, &t));
         assert_int_equal(file.n, whole.n);
         assert_int_equal(t.bytes, whole.n);
-        assert_true(t.resumed_bytes >= 512 && t.resumed_bytes < whole.n);
+        assert_true(t.resumed_bytes >= QR_EXPORT_HEAD_BYTES && t.resumed_bytes < whole.n);
         assert_int_equal(move_sessions(two.from, "."), 0);
         expect_good(&file);
         free(file.bytes);

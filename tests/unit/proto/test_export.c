@@ -63,6 +63,8 @@ static void what_is_written_is_read(void **state)
     assert_memory_equal(walk.model.fingerprint, model.fingerprint, QR_HASH_BYTES);
     assert_int_equal(walk.model.layers[2].kv_heads, 4);
     assert_int_equal(walk.policy.page_tokens, EXPORT_PAGE);
+    assert_int_equal(walk.policy.override_count, 1);
+    assert_int_equal(walk.policy.overrides[0].spec.bits, 8);
     struct qr_export_record r;
     assert_false(qr_export_next(&walk, &r));
     assert_status(QUIRE_ECORRUPT, qr_export_record(&walk, file.bytes, &r, &e));
@@ -71,7 +73,7 @@ static void what_is_written_is_read(void **state)
 
 static void the_frame_is_what_pages_and_rows_are_not(void **state)
 {
-    size_t frame = 512;
+    size_t frame = QR_EXPORT_HEAD_BYTES;
     struct qr_export_head head;
     struct qr_model model;
     uint8_t packed[QR_MODEL_PACKED_MAX];
@@ -148,7 +150,7 @@ static void cut_at_any_byte_it_is_not_done(void **state)
     struct qr_error e;
     (void)state;
 
-    for (size_t n = 512; n < file.n; n += 13)
+    for (size_t n = QR_EXPORT_HEAD_BYTES; n < file.n; n += 13)
         assert_status(QUIRE_ERANGE, read_all(file.bytes, n, &walk, &e));
 }
 
@@ -175,9 +177,13 @@ static quire_status with_head(void (*change)(struct qr_export_head *), struct qr
 HEAD_CHANGE(change_version, h->version = 2)
 HEAD_CHANGE(change_flags, h->flags = 0x40)
 HEAD_CHANGE(change_codec, h->key.codec = 77)
-HEAD_CHANGE(change_header_bytes, h->header_bytes = 1024)
+HEAD_CHANGE(change_header_bytes, h->header_bytes = 512)
 HEAD_CHANGE(change_reserved, h->reserved1[93] = 1)
 HEAD_CHANGE(change_reserved0, h->reserved0 = 1)
+HEAD_CHANGE(change_reserved2, h->reserved2[127] = 1)
+HEAD_CHANGE(change_overrides, h->override_count = 17)
+HEAD_CHANGE(change_override, h->overrides[0].tensors = 4)
+HEAD_CHANGE(change_unused, h->overrides[1].first_layer = 1)
 HEAD_CHANGE(change_length, h->length = (1u << 24) + 1)
 HEAD_CHANGE(change_shards, h->head_shards = 0)
 HEAD_CHANGE(change_blocks, h->block_count = 3)
@@ -203,6 +209,10 @@ static void heads_that_cannot_be_are_refused_by_name(void **state)
         {change_header_bytes, QUIRE_ECORRUPT, "header_bytes"},
         {change_reserved, QUIRE_ECORRUPT, "reserved"},
         {change_reserved0, QUIRE_ECORRUPT, "reserved"},
+        {change_reserved2, QUIRE_ECORRUPT, "reserved"},
+        {change_overrides, QUIRE_ECORRUPT, "17 overrides"},
+        {change_override, QUIRE_ECORRUPT, "tensors 4"},
+        {change_unused, QUIRE_ECORRUPT, "after the 1 overrides"},
         {change_length, QUIRE_ECORRUPT, "length"},
         {change_shards, QUIRE_ECORRUPT, "0 head shards"},
         {change_blocks, QUIRE_ECORRUPT, "3 blocks"},
