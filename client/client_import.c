@@ -134,6 +134,8 @@ static quire_status open_staging(struct qr_importer *x)
     options.head_shards = walk->head.head_shards;
     options.ttl_ms = x->args->keep_ms;
     status = quire_session_open(x->move->client, x->staging, &options, &x->session);
+    if (!status && x->args->durable) /* without a disk, say so now */
+        status = quire_session_flush(x->session);
     return status ? status : take_staged(x);
 }
 
@@ -286,6 +288,8 @@ static quire_status publish(struct qr_importer *x)
     const uint64_t ttl_ms = x->args->ttl_ms ? x->args->ttl_ms : head->ttl_ms;
     quire_status status = check_whole(x);
 
+    if (!status && x->args->durable) /* a fork of what is on disk is on disk */
+        status = quire_session_flush(x->session);
     if (!status)
         status =
             qr_move_fork(x->move->client, x->staging, x->name, head->length, ttl_ms, &info);

@@ -258,6 +258,12 @@ static void names_and_arguments_are_checked(void **state)
     quire_import_init(&import);
     assert_status(QUIRE_EINVAL, quire_session_import(two.to, NULL, &import, &t));
     assert_status(QUIRE_EINVAL, quire_session_import(NULL, NULL, &import, &t));
+    import.read = mem_read;
+    import.context = &file;
+    import.durable = true; /* these servers have no disk */
+    file.at = 0;
+    assert_status(QUIRE_EUNSUPPORTED, quire_session_import(two.to, NULL, &import, &t));
+    assert_int_equal(move_sessions(two.to, ""), 0);
     drop(two.from, "a");
     free(file.bytes);
 }
