@@ -362,8 +362,10 @@ struct quire_append {
  * messages; when one fails, what was acknowledged before it stays, and length_out (may be NULL)
  * tells the length of the shortest lane named. With QUIRE_DISK the last message waits for the
  * disk, for all: what was acknowledged before a failure is in memory. Errors: EGAP, ECONFLICT,
- * EVALUE (layer, head, position, channel in the error), EFENCED, EFULL, EINVAL, EUNSUPPORTED
- * (DISK without a disk tier), ETIMEOUT, EUNAVAILABLE.
+ * EVALUE (layer, head, position, channel in the error), EMISSING (the store lost what stands
+ * before or among these rows: append the range in the error, position and tokens, in one call
+ * first), EFENCED, EFULL, EINVAL, EUNSUPPORTED (DISK without a disk tier), ETIMEOUT,
+ * EUNAVAILABLE.
  */
 QUIRE_API quire_status quire_append(quire_session *session, const struct quire_append *append,
                                     uint64_t *length_out);

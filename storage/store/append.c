@@ -155,6 +155,42 @@ static quire_status gap(const struct qr_lane *lane, uint64_t position, struct qr
     return QUIRE_EGAP;
 }
 
+quire_status qr_append_lost(const struct qr_append_job *job, const struct qr_lane *lane,
+                            uint32_t block, struct qr_error *e)
+{
+    const uint32_t page_tokens = job->session->policy.page_tokens;
+    const uint64_t start = (uint64_t)block * page_tokens;
+    const uint64_t end = qr_min_u64(start + page_tokens, lane->length);
+
+    qr_error_set(e, QUIRE_EMISSING,
+                 "layer %u lost tokens [%" PRIu64 ", %" PRIu64
+                 "): append all of them in one call to restore them%s",
+                 lane->layer, start, end, block < lane->sealed ? ", or start past them" : "");
+    if (e) {
+        e->position = start;
+        e->tokens = end - start;
+        e->layer = lane->layer;
+    }
+    return QUIRE_EMISSING;
+}
+
+/* New rows come after a tail that is there, or that the request brings back. */
+static quire_status check_tail(const struct qr_append_job *job, const struct qr_lane *lane,
+                               struct qr_error *e)
+{
+    const struct qr_append *append = job->append;
+    const uint32_t page_tokens = job->session->policy.page_tokens;
+
+    if (append->position + append->tokens <= lane->length)
+        return QUIRE_OK;
+    for (uint32_t block = lane->sealed; block < lane->sealed + lane->tail_count; block++) {
+        if (append->position > (uint64_t)block * page_tokens &&
+            qr_lane_lost(job->session, lane, block))
+            return qr_append_lost(job, lane, block, e);
+    }
+    return QUIRE_OK;
+}
+
 /* A gap in any lane refuses the request before a byte of it is read. */
 static quire_status check_lanes(struct qr_append_job *job, struct qr_error *e)
 {
@@ -169,6 +205,9 @@ static quire_status check_lanes(struct qr_append_job *job, struct qr_error *e)
         lanes++;
         if (append->position > lane->length)
             return gap(lane, append->position, e);
+        quire_status status = check_tail(job, lane, e);
+        if (status != QUIRE_OK)
+            return status;
     }
     if (lanes == 0)
         return qr_error_set(e, QUIRE_EINVAL, "layers [%u, +%u) have no KV cache",
@@ -223,6 +262,7 @@ quire_status qr_append_begin(struct qr_store *store, uint32_t ns,
     job->append = append;
     job->lane_count = job->chunk_count = job->page_count = job->pin_count = 0;
     job->sealed = job->shared = job->unshared = job->restored = job->received = 0;
+    job->tails_restored = 0;
     pthread_mutex_lock(&session->write_lock);
     pthread_mutex_lock(&session->lock);
     status = qr_session_check_writer(session, append->epoch, e);
@@ -312,7 +352,7 @@ static void commit_tail(struct qr_append_job *job, const struct qr_staged_lane *
     for (uint32_t i = 0; i < old_count; i++) {
         const uint32_t block = old_sealed + i;
         if (block < staged->sealed || staged_chunk(job, staged, block))
-            qr_chunk_disown(lane->tail[i]);
+            qr_lane_disown(job->session, lane->tail[i]);
     }
     lane->tail_count = 0;
     for (uint32_t block = staged->sealed; block < end; block++) {
@@ -369,6 +409,7 @@ static void count(const struct qr_append_job *job)
     qr_counter_add(&counters->pages_unshared, job->unshared);
     qr_counter_add(&counters->pages_restored, job->restored);
     qr_counter_add(&counters->pages_received, job->received);
+    qr_counter_add(&counters->tails_restored, job->tails_restored);
 }
 
 static void give_back(struct qr_append_job *job)
@@ -379,7 +420,7 @@ static void give_back(struct qr_append_job *job)
         qr_index_unref(session->store->index, &job->pages[i].entry, 1);
     for (size_t i = 0; i < job->chunk_count; i++) {
         if (job->chunks[i].chunk)
-            qr_chunk_disown(job->chunks[i].chunk);
+            qr_lane_disown(session, job->chunks[i].chunk);
     }
     qr_blocks_abort(&session->blocks);
     qr_counter_add(&session->store->counters.appends_failed, 1);

@@ -50,7 +50,7 @@ struct qr_append_job {
     uint8_t *scratch; /* 64-byte aligned: an encoded page, or rows before conversion */
     size_t scratch_capacity;
     /* Counted when the append succeeds. */
-    uint64_t sealed, shared, unshared, restored, received;
+    uint64_t sealed, shared, unshared, restored, received, tails_restored;
     bool write_through; /* the session is on disk, or will be: new pages go there at once */
 };
 
@@ -64,6 +64,10 @@ quire_status qr_append_stage_blocks(struct qr_append_job *job, struct qr_error *
 /** Commit when status is OK, give everything back otherwise; releases the job. */
 quire_status qr_append_finish(struct qr_append_job *job, quire_status status,
                               struct qr_append_result *out, struct qr_error *e);
+/** EMISSING: the rows of this block of the lane were evicted, and the request does not bring
+ * all of them. */
+quire_status qr_append_lost(const struct qr_append_job *job, const struct qr_lane *lane,
+                            uint32_t block, struct qr_error *e);
 /** Room for n elements more; counts stay. ENOMEM. */
 quire_status qr_append_room_lanes(struct qr_append_job *job, size_t n, struct qr_error *e);
 quire_status qr_append_room_pages(struct qr_append_job *job, size_t n, struct qr_error *e);

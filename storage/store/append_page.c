@@ -169,6 +169,8 @@ static quire_status repeat_tail(struct page_job *p, struct qr_error *e)
     return compare(p, p->job->scratch, bytes, e);
 }
 
+/* The page becomes the lane's last: at its end, or in the place of rows of the tail that were
+ * evicted. Nothing of those is left to compare it with. */
 static quire_status add(struct page_job *p, struct qr_error *e)
 {
     struct qr_append_job *job = p->job;
@@ -182,7 +184,8 @@ static quire_status add(struct page_job *p, struct qr_error *e)
         return status;
     struct qr_staged_lane *staged = &job->lanes[job->lane_count - 1];
     staged->sealed = p->block + 1;
-    staged->length = job->append->position + job->append->tokens;
+    job->tails_restored += job->append->position < p->lane->length;
+    staged->length = qr_max_u64(p->lane->length, job->append->position + job->append->tokens);
     return QUIRE_OK;
 }
 
@@ -201,7 +204,9 @@ static quire_status append_page(struct page_job *p, size_t page_bytes, struct qr
     if (p->job->append->position == p->lane->length)
         return add(p, e);
     p->job->lanes[p->job->lane_count - 1].repeated = p->job->append->tokens;
-    return p->block < p->lane->sealed ? repeat_sealed(p, e) : repeat_tail(p, e);
+    if (p->block < p->lane->sealed)
+        return repeat_sealed(p, e);
+    return qr_lane_lost(p->job->session, p->lane, p->block) ? add(p, e) : repeat_tail(p, e);
 }
 
 quire_status qr_append_page(struct qr_store *store, uint32_t ns, const struct qr_append *append,

@@ -73,22 +73,9 @@ static quire_status compare_page(const struct repeat *r, const struct qr_page_vi
 
 static quire_status restore(const struct repeat *r, struct qr_error *e)
 {
-    const uint32_t page_tokens = r->job->session->policy.page_tokens;
-    const uint64_t start = (uint64_t)r->block * page_tokens;
-
-    if (r->n == page_tokens)
+    if (r->n == r->job->session->policy.page_tokens)
         return qr_append_seal(r->job, r->block, r->given, e);
-    qr_error_set(e, QUIRE_EMISSING,
-                 "layer %u lost tokens [%" PRIu64 ", %" PRIu64
-                 "): a part of them cannot be compared; append all of them to restore them, or "
-                 "start at %" PRIu64,
-                 r->lane->layer, start, start + page_tokens, start + page_tokens);
-    if (e) {
-        e->position = start;
-        e->tokens = page_tokens;
-        e->layer = r->lane->layer;
-    }
-    return QUIRE_EMISSING;
+    return qr_append_lost(r->job, r->lane, r->block, e);
 }
 
 quire_status qr_append_compare(struct qr_append_job *job, uint32_t block, uint32_t first,

@@ -84,12 +84,25 @@ static void copy_rows(const struct rows_job *r, struct qr_chunk *to,
            count * value_row * sizeof(uint16_t));
 }
 
-static quire_status make_chunk(const struct rows_job *r, struct qr_chunk **out,
+static quire_status make_chunk(const struct rows_job *r, uint32_t block, struct qr_chunk **out,
                                struct qr_error *e)
 {
-    struct qr_store *store = r->job->session->store;
-    return qr_chunk_make(store->index, store->chunks,
+    return qr_chunk_make(&r->job->session->store->chunk_home, block,
                          qr_lane_chunk_bytes(r->job->session, r->lane), out, e);
+}
+
+/* The append's from now on, and the lane's when it commits. */
+static quire_status stage_chunk(struct rows_job *r, uint32_t block, struct qr_chunk *chunk,
+                                struct qr_error *e)
+{
+    quire_status status = qr_append_room_chunks(r->job, 1, e);
+
+    if (status != QUIRE_OK)
+        return status;
+    r->job->chunks[r->job->chunk_count++] =
+        (struct qr_staged_chunk){.chunk = chunk, .block = block};
+    r->staged->chunks++;
+    return QUIRE_OK;
 }
 
 /* The chunk that rows from `first` on of a block may be written to: the lane's own, or a staged
@@ -103,17 +116,15 @@ static quire_status writable_chunk(struct rows_job *r, uint32_t block, uint32_t 
         *out = held;
         return QUIRE_OK;
     }
-    quire_status status = qr_append_room_chunks(r->job, 1, e);
-    if (status == QUIRE_OK)
-        status = make_chunk(r, out, e);
+    quire_status status = make_chunk(r, block, out, e);
     if (status != QUIRE_OK)
         return status;
-    if (held)
+    status = stage_chunk(r, block, *out, e);
+    if (status != QUIRE_OK)
+        qr_lane_disown(r->job->session, *out);
+    else if (held)
         copy_rows(r, *out, held, 0, first);
-    r->job->chunks[r->job->chunk_count++] =
-        (struct qr_staged_chunk){.chunk = *out, .block = block};
-    r->staged->chunks++;
-    return QUIRE_OK;
+    return status;
 }
 
 static quire_status find_targets(struct rows_job *r, struct qr_error *e)
@@ -127,7 +138,7 @@ static quire_status find_targets(struct rows_job *r, struct qr_error *e)
         uint32_t first, count;
         rows_of(r, r->first_block + i, &first, &count);
         if (has_repeats(r, r->first_block + i))
-            status = make_chunk(r, &r->job->targets[i], e);
+            status = make_chunk(r, r->first_block + i, &r->job->targets[i], e);
         else
             status = writable_chunk(r, r->first_block + i, first, &r->job->targets[i], e);
     }
@@ -138,7 +149,7 @@ static void drop_temporaries(struct rows_job *r)
 {
     for (uint32_t i = 0; i < r->blocks; i++) {
         if (r->job->targets[i] && has_repeats(r, r->first_block + i))
-            qr_chunk_disown(r->job->targets[i]);
+            qr_lane_disown(r->job->session, r->job->targets[i]);
     }
 }
 
@@ -217,6 +228,24 @@ static quire_status read_tensor(struct rows_job *r, enum qr_which which, struct 
     return QUIRE_OK;
 }
 
+/* A block of the tail that was evicted: what is given takes its place, with nothing left to
+ * compare it with, provided it is all of it. */
+static quire_status restore_tail(struct rows_job *r, uint32_t block, struct qr_error *e)
+{
+    const uint64_t start = (uint64_t)block * r->job->session->policy.page_tokens;
+    const uint64_t end = qr_min_u64(start + r->job->session->policy.page_tokens, r->old_length);
+    struct qr_chunk **given = &r->job->targets[block - r->first_block];
+
+    if (r->position > start || r->end < end)
+        return qr_append_lost(r->job, r->lane, block, e);
+    quire_status status = stage_chunk(r, block, *given, e);
+    if (status != QUIRE_OK)
+        return status;
+    *given = NULL;
+    r->job->tails_restored++;
+    return QUIRE_OK;
+}
+
 /* Compare the repeated rows of a block; what stands after them moves to its place. */
 static quire_status settle_repeats(struct rows_job *r, uint32_t block, struct qr_error *e)
 {
@@ -225,6 +254,8 @@ static quire_status settle_repeats(struct rows_job *r, uint32_t block, struct qr
     uint32_t first, count;
 
     rows_of(r, block, &first, &count);
+    if (block >= r->lane->sealed && qr_lane_lost(r->job->session, r->lane, block))
+        return restore_tail(r, block, e);
     const uint64_t known = qr_min_u64(r->old_length - start, first + count);
     const uint32_t repeats = (uint32_t)known - first;
     quire_status status = qr_append_compare(r->job, block, first, repeats, given, e);

@@ -319,7 +319,7 @@ static void forget_staged_chunk(struct qr_append_job *job, uint32_t block)
     for (uint32_t i = 0; i < staged->chunks; i++) {
         struct qr_staged_chunk *c = &job->chunks[staged->first_chunk + i];
         if (c->chunk && c->block == block) {
-            qr_chunk_disown(c->chunk);
+            qr_lane_disown(job->session, c->chunk);
             c->chunk = NULL;
         }
     }
@@ -336,6 +336,8 @@ quire_status qr_append_seal_until(struct qr_append_job *job, uint32_t sealed,
     while (status == QUIRE_OK && staged->sealed < sealed) {
         const struct qr_chunk *chunk = qr_append_chunk(job, staged, staged->sealed);
         assert(chunk);
+        if (qr_chunk_resident_bytes(chunk) == 0)
+            return qr_append_lost(job, staged->lane, staged->sealed, e);
         status = qr_append_seal(job, staged->sealed, chunk, e);
         if (status != QUIRE_OK)
             break;

@@ -257,13 +257,6 @@ static quire_status cut_layer(struct qr_attend_plan *plan, const struct qr_atten
     return status;
 }
 
-static bool block_is_gone(const struct qr_attend_plan *plan, const struct qr_lane *lane,
-                          uint64_t block)
-{
-    return block < lane->sealed &&
-           qr_index_bytes(plan->session->store->index, lane->pages[block]) == 0;
-}
-
 /* The first hole, before anything is computed: what workers meet first is a matter of chance.
  */
 static quire_status check_there(const struct qr_attend_plan *plan, struct qr_error *e)
@@ -275,7 +268,7 @@ static quire_status check_there(const struct qr_attend_plan *plan, struct qr_err
         const struct qr_attend_unit *unit = &plan->units[i];
         for (uint64_t p = unit->first; p < unit->last;) {
             const uint64_t next = qr_min_u64((p / page_tokens + 1) * page_tokens, unit->last);
-            const bool gone = block_is_gone(plan, unit->lane, p / page_tokens);
+            const bool gone = qr_lane_lost(plan->session, unit->lane, p / page_tokens);
             if (gone && hole.tokens == 0) {
                 hole.layer = unit->lane->layer;
                 hole.head = unit->lane->first_head;

@@ -155,13 +155,12 @@ static bool load_page(void *arg, const uint8_t *key, size_t key_bytes, const uin
 
 static bool make_chunks(struct loading *l, struct qr_lane *lane, uint64_t end)
 {
-    struct qr_store *store = l->session->store;
     const uint32_t page_tokens = l->session->policy.page_tokens;
 
     while ((uint64_t)(lane->sealed + lane->tail_count) * page_tokens < end) {
-        l->status =
-            qr_chunk_make(store->index, store->chunks, qr_lane_chunk_bytes(l->session, lane),
-                          &lane->tail[lane->tail_count], l->e);
+        l->status = qr_chunk_make(
+            &l->session->store->chunk_home, lane->sealed + lane->tail_count,
+            qr_lane_chunk_bytes(l->session, lane), &lane->tail[lane->tail_count], l->e);
         if (l->status != QUIRE_OK)
             return false;
         lane->tail_count++;
@@ -230,7 +229,7 @@ static void settle_rows(struct loading *l, struct qr_lane *lane)
     lane->length = (uint64_t)lane->sealed * page_tokens + rows;
     const uint32_t chunks = (uint32_t)((rows + page_tokens - 1) / page_tokens);
     while (lane->tail_count > chunks)
-        qr_chunk_disown(lane->tail[--lane->tail_count]);
+        qr_lane_disown(l->session, lane->tail[--lane->tail_count]);
     for (uint32_t i = 0; i < chunks; i++)
         atomic_store(&lane->tail[i]->high,
                      (uint32_t)qr_min_u64(rows - (uint64_t)i * page_tokens, page_tokens));

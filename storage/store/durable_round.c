@@ -53,7 +53,7 @@ static bool gather_rows(struct qr_round *round, uint32_t number, const struct qr
         const uint32_t block = (uint32_t)(position / page_tokens);
         const uint64_t end = qr_min_u64(lane->length, (uint64_t)(block + 1) * page_tokens);
         struct qr_chunk *chunk = lane->tail[block - lane->sealed];
-        qr_chunk_pin(chunk);
+        (void)qr_chunk_pin(chunk); /* a store with a disk loses none */
         round->chunks[round->chunk_count++] =
             (struct qr_round_chunk){.chunk = chunk,
                                     .lane = number,

@@ -24,7 +24,8 @@
 struct qr_evict_node {
     uint32_t previous, next; /* in the group, by order */
     uint32_t group;
-    uint32_t pins;       /* > 0: never a victim; moved by the index */
+    uint32_t pins : 31;  /* > 0: never a victim; moved by the index */
+    uint32_t rows : 1;   /* for the index: rows of a tail, not a page */
     uint32_t order : 24; /* block index */
     uint32_t reads : 2;  /* since last looked at, saturating */
     uint32_t linked : 1;

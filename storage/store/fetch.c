@@ -89,10 +89,13 @@ static void find_rows(const struct qr_session *session, const struct qr_lane *la
     struct qr_rows key, value;
 
     part->tokens = (uint32_t)qr_min_u64(part->tokens, lane->length - part->position);
+    if (!qr_chunk_pin(chunk)) {
+        part->status = QR_PART_MISSING;
+        return;
+    }
     qr_chunk_rows(session, lane, chunk, &key, &value);
     part->key_rows = key.data + row * key.token_stride;
     part->value_rows = value.data + row * value.token_stride;
-    qr_chunk_pin(chunk);
     part->pin = chunk;
 }
 

@@ -10,9 +10,9 @@
  *
  * Invariants:
  *  1. slot.bytes > 0 exactly when the entry owns a slot; the entry is linked for eviction
- * exactly when it owns a slot and is not doomed;
- *  2. an entry is in its hash chain exactly when refs + pins > 0 (pins alone keep a dropped
- * page);
+ * exactly when it owns a slot, is not doomed, and is not tail rows that somebody holds;
+ *  2. an entry of a page is in its hash chain exactly when refs + pins > 0 (pins alone keep a
+ * dropped page); tail rows have no id and are in none;
  *  3. bytes are given back only when pins == 0;
  *  4. an entry whose bytes went keeps their tag in slot.region and slot.number.
  */
@@ -87,7 +87,7 @@ void qr_index_destroy(struct qr_index **index)
 
     if (!x)
         return;
-    assert(x->stat.entries == 0);
+    assert(x->stat.entries == 0 && x->stat.rows == 0);
     for (uint32_t s = 0; x->segments && s * SEGMENT < x->made; s++)
         free(x->segments[s]);
     for (uint32_t s = 0; x->stored && s * SEGMENT < x->made; s++)
@@ -150,17 +150,33 @@ static bool grow(struct qr_index *index)
     return true;
 }
 
-static uint32_t entry_make(struct qr_index *index, const uint8_t id[QR_HASH_BYTES])
+static uint32_t entry_take(struct qr_index *index)
 {
     if (index->free == QR_ENTRY_NONE && !grow(index))
         return QR_ENTRY_NONE;
     const uint32_t number = index->free;
     struct qr_entry *entry = qr_index_entry(index, number);
-    uint32_t *bucket = bucket_of(index, id);
     index->free = entry->hash_next;
     memset(entry, 0, sizeof(*entry));
     if (index->stored)
         *qr_index_stored_of(index, number) = (struct qr_stored){0};
+    return number;
+}
+
+static void entry_give(struct qr_index *index, uint32_t number)
+{
+    qr_index_entry(index, number)->hash_next = index->free;
+    index->free = number;
+}
+
+static uint32_t entry_make(struct qr_index *index, const uint8_t id[QR_HASH_BYTES])
+{
+    const uint32_t number = entry_take(index);
+
+    if (number == QR_ENTRY_NONE)
+        return number;
+    struct qr_entry *entry = qr_index_entry(index, number);
+    uint32_t *bucket = bucket_of(index, id);
     memcpy(entry->id, id, QR_HASH_BYTES);
     entry->hash_next = *bucket - 1;
     *bucket = number + 1;
@@ -173,6 +189,11 @@ static void unchain(struct qr_index *index, uint32_t number)
     struct qr_entry *entry = qr_index_entry(index, number);
     uint32_t *bucket = bucket_of(index, entry->id);
 
+    if (entry->node.rows) {
+        index->stat.rows--;
+        entry_give(index, number);
+        return;
+    }
     if (*bucket == number + 1) {
         *bucket = entry->hash_next + 1;
     } else {
@@ -198,14 +219,16 @@ void qr_index_rename(struct qr_index *index, uint32_t number, const uint8_t id[Q
 
 static void entry_free(struct qr_index *index, uint32_t number)
 {
-    struct qr_entry *entry = qr_index_entry(index, number);
-
+    if (qr_index_entry(index, number)->node.rows) {
+        index->stat.rows--;
+        entry_give(index, number);
+        return;
+    }
     if (index->stored)
         qr_index_forget_stored(index, number);
     unchain(index, number);
-    entry->hash_next = index->free;
-    index->free = number;
     index->stat.entries--;
+    entry_give(index, number);
 }
 
 uint32_t qr_index_lookup(struct qr_index *index, const uint8_t id[QR_HASH_BYTES], bool make)
@@ -253,6 +276,16 @@ static enum qr_page_state pin_locked(struct qr_index *index, uint32_t number,
     return state;
 }
 
+static quire_status full(const struct qr_index *index, struct qr_error *e)
+{
+    qr_error_set(e, QUIRE_EFULL,
+                 "page index is full (%u pages known): drop sessions, or raise the budget",
+                 index->made);
+    if (e)
+        e->retry_after_ms = QR_RETRY_FULL_MS;
+    return QUIRE_EFULL;
+}
+
 quire_status qr_index_find(struct qr_index *index, const uint8_t id[QR_HASH_BYTES],
                            uint32_t *entry_out, enum qr_page_state *state_out,
                            struct qr_pinned *out, struct qr_error *e)
@@ -261,12 +294,7 @@ quire_status qr_index_find(struct qr_index *index, const uint8_t id[QR_HASH_BYTE
     const uint32_t number = qr_index_lookup(index, id, true);
     if (number == QR_ENTRY_NONE) {
         pthread_mutex_unlock(&index->lock);
-        qr_error_set(e, QUIRE_EFULL,
-                     "page index is full (%u pages known): drop sessions, or raise the budget",
-                     index->made);
-        if (e)
-            e->retry_after_ms = QR_RETRY_FULL_MS;
-        return QUIRE_EFULL;
+        return full(index, e);
     }
     struct qr_entry *entry = qr_index_entry(index, number);
     entry->refs++;
@@ -413,6 +441,62 @@ void qr_index_unref(struct qr_index *index, const uint32_t *entries, size_t n)
         entry->refs--;
         qr_index_settle(index, entries[i]);
     }
+    pthread_mutex_unlock(&index->lock);
+}
+
+/* ---- rows of tails ----------------------------------------------------------------------- */
+
+quire_status qr_index_add_rows(struct qr_index *index, const struct qr_slot *slot,
+                               uint32_t *entry_out, struct qr_error *e)
+{
+    pthread_mutex_lock(&index->lock);
+    const uint32_t number = entry_take(index);
+    if (number != QR_ENTRY_NONE) {
+        struct qr_entry *entry = qr_index_entry(index, number);
+        entry->node.rows = 1;
+        entry->refs = 2; /* the chunk's, and the hold */
+        take_slot(index, number, slot);
+        index->stat.rows++;
+        atomic_fetch_add(&index->row_bytes, slot->bytes);
+    }
+    pthread_mutex_unlock(&index->lock);
+    if (number == QR_ENTRY_NONE)
+        return full(index, e);
+    *entry_out = number;
+    return QUIRE_OK;
+}
+
+void qr_index_hold(struct qr_index *index, uint32_t number)
+{
+    struct qr_entry *entry = qr_index_entry(index, number);
+
+    pthread_mutex_lock(&index->lock);
+    assert(entry->node.rows);
+    if (entry->refs++ == 1)
+        qr_evict_unlink(index->evict, number, entry->slot.bytes);
+    pthread_mutex_unlock(&index->lock);
+}
+
+void qr_index_let_go(struct qr_index *index, uint32_t number, const struct qr_place *place)
+{
+    struct qr_entry *entry = qr_index_entry(index, number);
+
+    pthread_mutex_lock(&index->lock);
+    assert(entry->node.rows && entry->refs > 1);
+    if (--entry->refs == 1 && entry->slot.bytes > 0)
+        qr_evict_link(index->evict, number, place->group, place->order, entry->slot.bytes,
+                      place->hint);
+    pthread_mutex_unlock(&index->lock);
+}
+
+void qr_index_drop_rows(struct qr_index *index, uint32_t number)
+{
+    struct qr_entry *entry = qr_index_entry(index, number);
+
+    pthread_mutex_lock(&index->lock);
+    assert(entry->node.rows && entry->node.pins == 0);
+    entry->refs = 0;
+    qr_index_settle(index, number);
     pthread_mutex_unlock(&index->lock);
 }
 

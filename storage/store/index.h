@@ -54,8 +54,7 @@ quire_status qr_index_reserve(struct qr_index *index, size_t bytes, struct qr_sl
                               struct qr_error *e);
 /** Give back a slot that was reserved and not published. */
 void qr_index_release(struct qr_index *index, struct qr_slot *slot);
-/** Bytes of slots that hold tails: they cannot be evicted page by page. Any thread. */
-void qr_index_count_chunk(struct qr_index *index, int64_t bytes);
+/** Bytes of tails. Any thread. */
 uint64_t qr_index_chunk_bytes(struct qr_index *index);
 /** Address of a reserved slot or pinned page. */
 void *qr_index_map(struct qr_index *index, const struct qr_slot *slot);
@@ -104,6 +103,21 @@ bool qr_index_quarantine(struct qr_index *index, uint32_t entry);
 /** One more / one less reference on each of n entries. */
 void qr_index_ref(struct qr_index *index, const uint32_t *entries, size_t n);
 void qr_index_unref(struct qr_index *index, const uint32_t *entries, size_t n);
+
+/**
+ * Rows of a tail stand in the index too, as entries without an id, so that they are pinned and
+ * evicted like pages. A hold (of a writer that may need them) keeps them from being evicted.
+ *
+ * Takes over a reserved slot; the entry starts with one hold. EFULL: entries_max.
+ */
+quire_status qr_index_add_rows(struct qr_index *index, const struct qr_slot *slot,
+                               uint32_t *entry_out, struct qr_error *e);
+/** One more hold, also of rows that are lost: those stay lost. */
+void qr_index_hold(struct qr_index *index, uint32_t entry);
+/** One hold less. Without any, the rows are the next to go in their group's order. */
+void qr_index_let_go(struct qr_index *index, uint32_t entry, const struct qr_place *place);
+/** Forget the rows, whatever holds are left. No pin may be. */
+void qr_index_drop_rows(struct qr_index *index, uint32_t entry);
 
 /** Bytes of a page as stored, 0 when no tier has it. A gauge: true at some moment of the
  * call. The caller holds a reference. */
@@ -182,7 +196,8 @@ void qr_index_rename(struct qr_index *index, uint32_t entry, const uint8_t id[QR
 uint64_t qr_index_dirty_bytes(struct qr_index *index);
 
 struct qr_index_stat {
-    uint64_t entries, resident;
+    uint64_t entries, resident; /* pages */
+    uint64_t rows;              /* entries of tail rows */
 };
 void qr_index_stat(struct qr_index *index, struct qr_index_stat *out);
 

@@ -20,7 +20,7 @@ struct qr_entry {
     struct qr_evict_node node;
     uint32_t region_previous, region_next; /* pages of one tier region */
     uint32_t hash_next;                    /* chain, or the free list */
-    uint32_t refs;                         /* manifests and appends under way */
+    uint32_t refs; /* manifests and appends under way; of tail rows: 1 and the holds */
 };
 _Static_assert(sizeof(struct qr_entry) == 80,
                "with manifest place and block id a page keeps 128 bytes of metadata");
@@ -54,7 +54,7 @@ struct qr_index {
     struct qr_evict *evict;
     uint32_t spare_group;         /* const; of pages that outlive their session */
     _Atomic uint64_t dirty_bytes; /* atomic: written under the lock */
-    _Atomic int64_t chunk_bytes;  /* atomic: a gauge */
+    _Atomic uint64_t row_bytes;   /* atomic: of tails; written under the lock */
     struct qr_index_stat stat;
 };
 

@@ -46,7 +46,7 @@ static quire_status held(const struct qr_session *session, uint64_t now_ms, stru
     return QUIRE_ELEASE;
 }
 
-static bool lease_runs(const struct qr_session *session, uint64_t now_ms)
+bool qr_session_lease_runs(const struct qr_session *session, uint64_t now_ms)
 {
     return session->leased && now_ms < session->lease_end_ms;
 }
@@ -67,6 +67,7 @@ quire_status qr_session_check_writer(struct qr_session *session, uint64_t epoch,
         return QUIRE_EFENCED;
     }
     session->lease_end_ms = qr_store_now_ms(session->store) + session->lease_ms;
+    qr_session_hold_tail(session);
     return QUIRE_OK;
 }
 
@@ -75,12 +76,13 @@ static quire_status take_lease(struct qr_session *session, const struct qr_sessi
 {
     const uint64_t now_ms = qr_store_now_ms(session->store);
 
-    if (lease_runs(session, now_ms) && !open->force)
+    if (qr_session_lease_runs(session, now_ms) && !open->force)
         return held(session, now_ms, e);
     session->leased = true;
     session->epoch++;
     session->lease_ms = open->lease_ms ? open->lease_ms : session->store->config.lease_ms;
     session->lease_end_ms = now_ms + session->lease_ms;
+    qr_session_hold_tail(session);
     qr_counter_add(&session->store->counters.leases_taken, 1);
     return QUIRE_OK;
 }
@@ -269,6 +271,7 @@ void qr_session_close(struct qr_store *store, uint32_t ns, uint64_t handle, uint
         session->leased = false;
     pthread_mutex_unlock(&session->lock);
     qr_session_used(session);
+    qr_session_rest(session);
     qr_session_release(session);
 }
 
@@ -285,7 +288,7 @@ quire_status qr_session_drop(struct qr_store *store, uint32_t ns, const char *na
     const uint64_t now_ms = qr_store_now_ms(store);
     if (session->dead)
         status = qr_session_gone(e, name);
-    else if (lease_runs(session, now_ms) && !force)
+    else if (qr_session_lease_runs(session, now_ms) && !force)
         status = held(session, now_ms, e);
     else
         qr_session_empty(session);

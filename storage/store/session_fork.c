@@ -207,7 +207,7 @@ static void cut_lane(struct qr_session *session, struct qr_lane *lane, uint64_t 
     const uint32_t end = blocks_up(session, length);
     const uint32_t kept = end > old_sealed ? end - old_sealed : 0;
     while (lane->tail_count > kept)
-        qr_chunk_disown(lane->tail[--lane->tail_count]);
+        qr_lane_disown(session, lane->tail[--lane->tail_count]);
     lane->length = length;
 }
 

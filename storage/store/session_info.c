@@ -33,7 +33,7 @@ static void add_lane(const struct qr_session *session, const struct qr_lane *lan
         info->missing_pages += bytes == 0;
     }
     for (uint32_t i = 0; i < lane->tail_count; i++)
-        info->tail_bytes += lane->tail[i]->slot.bytes;
+        info->tail_bytes += qr_chunk_resident_bytes(lane->tail[i]);
     info->fp16_bytes += lane->length * row_elements * 2;
     info->sealed =
         qr_min_u64(info->sealed, (uint64_t)lane->sealed * session->policy.page_tokens);
@@ -153,12 +153,11 @@ static void lookup_lane(const struct qr_session *session, uint32_t lane_number,
     const struct qr_lane *lane = &session->lanes[lane_number];
     const uint32_t page_tokens = session->policy.page_tokens;
     const uint64_t end = what->position + what->tokens;
-    const uint64_t sealed_end = qr_min_u64(end, (uint64_t)lane->sealed * page_tokens);
 
-    for (uint64_t p = what->position; p < sealed_end && !list->more;) {
+    for (uint64_t p = what->position; p < end && !list->more;) {
         const uint64_t block = p / page_tokens;
         const uint64_t next = qr_min_u64((block + 1) * page_tokens, end);
-        if (qr_index_bytes(session->store->index, lane->pages[block]) == 0)
+        if (qr_lane_lost(session, lane, block))
             add_missing(list,
                         &(struct qr_token_range){.position = p,
                                                  .tokens = next - p,

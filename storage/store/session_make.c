@@ -208,7 +208,7 @@ static void empty_lane(struct qr_session *session, struct qr_lane *lane)
 
     qr_index_unref(store->index, lane->pages, lane->sealed);
     for (uint32_t i = 0; i < lane->tail_count; i++)
-        qr_chunk_disown(lane->tail[i]);
+        qr_lane_disown(session, lane->tail[i]);
     free(lane->pages);
     qr_meta_give(&store->meta, (uint64_t)lane->pages_capacity * sizeof(uint32_t));
     lane->pages = NULL;

@@ -313,6 +313,7 @@ uint32_t qr_store_tick(struct qr_store *store)
     uint32_t dropped = store->mover ? make_disk_room(store, now_ms) : 0;
 
     for (uint32_t place = 0; (session = qr_session_acquire_at(store, place)) != NULL; place++) {
+        qr_session_rest(session);
         if (expire(session, now_ms)) {
             if (store->mover)
                 qr_durable_want(session, NULL);

@@ -100,6 +100,10 @@ static quire_status start_parts(struct qr_store *store, struct qr_error *e)
         qr_pool_create(qr_cursor_bytes(), QR_CURSORS_MAX, &store->cursors) != QUIRE_OK ||
         qr_pool_create(qr_append_bytes(), QR_APPENDS_MAX, &store->appends) != QUIRE_OK)
         return qr_error_set(e, QUIRE_ENOMEM, "no memory for the store's pools");
+    store->chunk_home = (struct qr_chunk_home){.keep = store->disk != NULL,
+                                               .index = store->index,
+                                               .pool = store->chunks,
+                                               .meta = &store->meta};
     return QUIRE_OK;
 }
 

@@ -218,8 +218,9 @@ struct qr_append_result {
  * [tokens][heads][key_dim] then V [tokens][heads][value_dim]. All or nothing: on any error no
  * lane changed. Seals every block that [(i+1)P + W <= n] allows, and renews the lease. Errors:
  * EINVAL (length of source, geometry), EVALUE, EGAP, ECONFLICT, EFENCED, ELEASE, ENOTFOUND,
- * EFULL, EMISSING (a repeat of part of an evicted page: the text says which whole pages would
- * restore it).
+ * EFULL, EMISSING (a repeat of part of an evicted page or block of the tail, or new rows after
+ * a tail that was evicted: position and tokens say what, appended in one call, would restore
+ * it).
  */
 quire_status qr_append_rows(struct qr_store *store, uint32_t ns, const struct qr_append *append,
                             struct qr_source *rows, struct qr_append_result *out,

@@ -108,6 +108,7 @@ struct qr_session {
     pthread_mutex_t write_lock; /* one mutation at a time; held across encoding */
     pthread_mutex_t lock;       /* held for short moments */
     bool dead;                  /* guarded by both: dropped, contents are gone */
+    bool tail_held;             /* guarded by lock; set free under both */
     bool leased;                /* guarded by lock, as are the three below */
     uint64_t epoch, lease_end_ms;
     uint32_t lease_ms;
@@ -129,6 +130,7 @@ struct qr_store {
     struct qr_index *index;                     /* const */
     struct qr_workers *workers;                 /* const */
     struct qr_pool *chunks, *cursors, *appends; /* const */
+    struct qr_chunk_home chunk_home;            /* const */
     struct qr_pool
         *durables;          /* const; of append.c; NULL without a disk, as are the next ones */
     struct qr_pool *reads;  /* const; of page_read.c */
@@ -222,6 +224,22 @@ quire_status qr_session_describe(struct qr_session *session, struct qr_session_i
 /** The same for a session that is alive; its lock held. */
 void qr_session_fill_info(const struct qr_session *session, struct qr_session_info *out);
 quire_status qr_session_gone(struct qr_error *e, const char *name);
+
+/** A writer holds the lease, and it has not run out. lock held. */
+bool qr_session_lease_runs(const struct qr_session *session, uint64_t now_ms);
+
+/* ---- session_tail.c --------------------------------------------------------------------- */
+
+/** Keep the tail from being evicted; what is lost already stays lost. lock held. */
+void qr_session_hold_tail(struct qr_session *session);
+/** Let it be evicted. Both locks held. */
+void qr_session_let_go_tail(struct qr_session *session);
+/** Let go of a tail whose lease is over, unless somebody is writing. Takes both locks. */
+void qr_session_rest(struct qr_session *session);
+/** True when a block that the lane has, page or tail, was evicted. One of the locks held. */
+bool qr_lane_lost(const struct qr_session *session, const struct qr_lane *lane, uint64_t block);
+/** A chunk leaves a lane of this session. Both locks held. */
+void qr_lane_disown(const struct qr_session *session, struct qr_chunk *chunk);
 
 /* ---- lane.c ----------------------------------------------------------------------------- */
 

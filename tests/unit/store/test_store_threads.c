@@ -7,6 +7,7 @@
 #include "fixture.h"
 
 #include <pthread.h>
+#include <unistd.h>
 
 #define WRITERS 3
 #define READERS 2
@@ -59,6 +60,14 @@ static void *write_sessions(void *arg)
         expect(self->shared,
                fixture_append(f, &s, length, tokens, self->number, NULL) == QUIRE_OK);
         length += tokens;
+        if (round % 4 == 3) { /* a pause in which the tail may go, then all of it again */
+            qr_session_close(f->store, f->ns, s.session, s.epoch);
+            usleep(1000);
+            expect(self->shared, open_writer(f, name, &s) == QUIRE_OK);
+            const uint32_t again = length < 96 ? 0 : (length - 64) / 32 * 32;
+            expect(self->shared, fixture_append(f, &s, again, length - again, self->number,
+                                                NULL) == QUIRE_OK);
+        }
         if (round % 10 == 9) {
             struct qr_session_info info;
             expect(self->shared,
