@@ -137,6 +137,24 @@ static void cut_pages(struct qr_plan *plan, uint32_t layer, struct qr_cell *out)
     *out = (struct qr_cell){layer, 1, plan->token, count * page, true};
 }
 
+/* Tokens of one layer for a message that cannot have all: to the border of a block where that
+ * is possible, since the store restores a block that it lost only from all of its rows at once.
+ */
+static uint64_t tokens_of_message(const struct qr_plan *plan, uint32_t layer)
+{
+    const uint64_t row_bytes = qr_plan_row_bytes(plan->session, layer);
+    const uint64_t fit = plan->cell_bytes / row_bytes;
+    const uint64_t first = plan->position + plan->token;
+    const uint64_t border = (first + fit) / plan->page_tokens * plan->page_tokens;
+    const uint64_t block_left = plan->page_tokens - first % plan->page_tokens;
+
+    if (border > first)
+        return border - first;
+    if (block_left * row_bytes + 8192 <= plan->session->client->message_bytes_max)
+        return block_left;
+    return fit < 1 ? 1 : fit;
+}
+
 /* Rows: all tokens of as many layers as fit, or as many tokens of one layer. */
 static void cut_rows(struct qr_plan *plan, uint32_t layer, struct qr_cell *out)
 {
@@ -146,8 +164,8 @@ static void cut_rows(struct qr_plan *plan, uint32_t layer, struct qr_cell *out)
 
     *out = (struct qr_cell){layer, 1, plan->token, (uint32_t)tokens, false};
     if (bytes > plan->cell_bytes) {
-        const uint64_t fit = plan->cell_bytes / qr_plan_row_bytes(plan->session, layer);
-        out->tokens = fit < 1 ? 1 : (uint32_t)fit;
+        const uint64_t most = tokens_of_message(plan, layer);
+        out->tokens = (uint32_t)(tokens < most ? tokens : most);
         return;
     }
     while (whole && plan->layer + out->layers < plan->layers) {

@@ -505,6 +505,10 @@ quire_status qr_append_finish(struct qr_append_job *job, quire_status status,
         if (status == QUIRE_EFULL)
             qr_mover_press(store);
     }
+    if (status == QUIRE_OK && job->pin_count > 0) {
+        qr_session_keep(session, job->pins, job->pin_count);
+        job->pin_count = 0;
+    }
     while (job->pin_count > 0)
         qr_index_unpin(store->index, job->pins[--job->pin_count]);
     pthread_mutex_unlock(&session->write_lock);

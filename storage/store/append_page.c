@@ -140,6 +140,8 @@ static quire_status repeat_sealed(struct page_job *p, struct qr_error *e)
             qr_index_quarantine(index, found.entry);
         else
             status = compare(p, found.pinned.bytes, found.pinned.n, e);
+        if (!damaged && status == QUIRE_OK)
+            status = qr_append_keep(p->job, found.entry, e);
         qr_index_unpin(index, found.entry);
     }
     if (damaged)

@@ -63,6 +63,8 @@ size_t qr_store_metrics(struct qr_store *store, struct qr_metric *out, size_t ca
                   index.resident);
     qr_metric_add(&list, "tail_chunks", "chunks", "FP16 tail chunks in use",
                   qr_pool_out(store->chunks));
+    qr_metric_add(&list, "kept_bytes", "bytes", "Pages kept for repeats that may go on",
+                  atomic_load(&store->kept_bytes));
     qr_metric_add(&list, "cursors_open", "cursors", "Fetches under way",
                   qr_pool_out(store->cursors));
     qr_metric_add(&list, "metadata_bytes", "bytes",

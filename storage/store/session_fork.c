@@ -255,6 +255,8 @@ quire_status qr_session_truncate(struct qr_store *store, uint32_t ns, uint64_t h
         status = cut(session, length, uuid, e);
     const bool durable = session->store->mover && qr_durable_is(session);
     pthread_mutex_unlock(&session->lock);
+    if (status == QUIRE_OK)
+        qr_session_unkeep(session);
     pthread_mutex_unlock(&session->write_lock);
     qr_session_used(session);
     if (status == QUIRE_OK && durable && (status = qr_durable_wait(session)) != QUIRE_OK)

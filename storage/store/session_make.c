@@ -218,6 +218,7 @@ static void empty_lane(struct qr_session *session, struct qr_lane *lane)
 
 static void empty(struct qr_session *session)
 {
+    qr_session_unkeep(session);
     for (uint32_t i = 0; session->lanes && i < session->lane_count; i++)
         empty_lane(session, &session->lanes[i]);
     qr_blocks_free(&session->blocks);

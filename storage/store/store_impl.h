@@ -70,6 +70,14 @@ struct qr_session_save {
                                                                     that is not loaded */
 };
 
+/** Pages pinned for a repeat that may go on in a later append. */
+struct qr_kept {
+    uint32_t *entries;
+    uint32_t count, capacity;
+    uint64_t bytes;
+    uint64_t until_ms;
+};
+
 /** One (layer, head shard) of a session. Geometry is const, the rest guarded by the session's
  * locks: written under both, so that either is enough to read. */
 struct qr_lane {
@@ -112,6 +120,7 @@ struct qr_session {
     bool leased;                /* guarded by lock, as are the three below */
     uint64_t epoch, lease_end_ms;
     uint32_t lease_ms;
+    struct qr_kept kept;     /* guarded by write_lock */
     struct qr_lane *lanes;   /* guarded by both */
     struct qr_blocks blocks; /* guarded by both */
     struct qr_session_save save;
@@ -140,6 +149,7 @@ struct qr_store {
     _Atomic uint64_t ahead_bytes; /* atomic: asked for ahead by all readers */
     struct qr_meta meta;
     struct qr_counters counters;
+    _Atomic uint64_t kept_bytes; /* atomic: of all sessions; at most its share of the budget */
 
     pthread_mutex_t table_lock;
     struct qr_namespace *namespaces;  /* [QR_NAMESPACES_MAX]; entries are const once counted */
@@ -234,7 +244,16 @@ bool qr_session_lease_runs(const struct qr_session *session, uint64_t now_ms);
 void qr_session_hold_tail(struct qr_session *session);
 /** Let it be evicted. Both locks held. */
 void qr_session_let_go_tail(struct qr_session *session);
-/** Let go of a tail whose lease is over, unless somebody is writing. Takes both locks. */
+/**
+ * A repeat may take several appends: keep the pages that one of them pinned for the later ones,
+ * until the lease as it is now runs out. Takes over the pins; gives those back that are kept
+ * already or have no room in a quarter of the budget. write_lock held.
+ */
+void qr_session_keep(struct qr_session *session, const uint32_t *entries, size_t count);
+/** Unpin them all. write_lock held, or nobody else has the session. */
+void qr_session_unkeep(struct qr_session *session);
+/** Let go of a tail whose lease is over, and of pages kept long enough, unless somebody is
+ * writing. Takes both locks. */
 void qr_session_rest(struct qr_session *session);
 /** True when a block that the lane has, page or tail, was evicted. One of the locks held. */
 bool qr_lane_lost(const struct qr_session *session, const struct qr_lane *lane, uint64_t block);

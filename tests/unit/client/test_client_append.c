@@ -6,6 +6,8 @@
  */
 #include "fake_store.h"
 
+#include "client/client_plan.h"
+
 static struct fake_kv kv;
 
 static int setup(void **state)
@@ -70,6 +72,44 @@ static void cuts_long_appends_and_keeps_the_order(void **state)
     assert_int_equal(length, 4000);
     check_order(0, 4000);
     assert_true(fake.messages > 3);
+}
+
+/* The store restores a lost block only from all of its rows: a message ends where a block does.
+ */
+static void messages_of_rows_end_at_blocks(void **state)
+{
+    static const struct {
+        uint16_t heads; /* a block of 128 tokens takes heads x 64 KiB */
+        uint64_t message_bytes_max;
+        bool whole;
+    } cases[] = {{4, 4u << 20, true},  {10, 4u << 20, true},  {40, 4u << 20, true},
+                 {63, 4u << 20, true}, {64, 4u << 20, false}, {20, 1u << 20, false},
+                 {1, 4u << 20, true},  {3, 4u << 20, true}};
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct quire_client to = {.message_bytes_max = cases[i].message_bytes_max};
+        struct quire_session from = {.client = &to, .head_shards = 1};
+        const struct quire_append args = {.position = 100, .tokens = 5000, .layers = 1};
+        struct qr_plan plan;
+        struct qr_cell cell;
+        uint64_t at = 100;
+        from.model.layer_count = 1;
+        from.model.layers[0] = (struct qr_layer){.query_heads = cases[i].heads,
+                                                 .kv_heads = cases[i].heads,
+                                                 .key_dim = 128,
+                                                 .value_dim = 128};
+        qr_policy_default(&from.policy);
+        qr_plan_start(&plan, &from, &args, false);
+        while (qr_plan_next(&plan, &cell)) {
+            assert_int_equal(cell.first_token + 100u, at);
+            at += cell.tokens;
+            assert_true(cell.tokens * qr_plan_row_bytes(&from, 0) + 8192 <=
+                        cases[i].message_bytes_max);
+            assert_true(!cases[i].whole || at % 128 == 0 || at == 5100);
+        }
+        assert_int_equal(at, 5100);
+    }
 }
 
 static void the_same_bytes_whatever_the_dtype_and_strides(void **state)
@@ -224,6 +264,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(seals_exactly_what_the_rule_allows),
         TEST(cuts_long_appends_and_keeps_the_order),
+        cmocka_unit_test(messages_of_rows_end_at_blocks),
         TEST(the_same_bytes_whatever_the_dtype_and_strides),
         TEST(a_bad_value_is_named_and_nothing_is_sent),
         TEST(a_bad_half_is_found_wherever_it_lies),

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The tail of a session that nobody writes may be evicted: what went is a hole, exactly, until
- * it is appended again. The tail of a session with a lease is not taken.
+ * it is appended again. The tail of a session with a lease is not taken, nor are for a while
+ * the pages that its writer repeated.
  */
 #include "fixture.h"
 
@@ -329,6 +330,59 @@ static void new_short_sessions_go_on(void **state)
     fixture_end(&f);
 }
 
+/* Each append of a long repeat makes room by evicting: not what the ones before it restored. */
+static void a_repeat_of_several_appends_is_there(void **state)
+{
+    const uint32_t sealed = 60 * PAGE, length = sealed + 40;
+    struct fixture f;
+    struct qr_session_info info;
+    (void)state;
+
+    start(&f);
+    const struct qr_session_info s = fixture_open(&f, "a");
+    assert_ok(fixture_append(&f, &s, 0, length, 1, NULL));
+    squeeze(&f);
+    assert_int_equal(lost(&f, &s, 0, length, NULL), sealed);
+    for (uint32_t n = 0; n < sealed; n += PAGE) {
+        assert_ok(fixture_append(&f, &s, n, PAGE, 1, NULL));
+        squeeze(&f);
+    }
+    assert_int_equal(fixture_fetch_all(&f, &s, 0, length, 1).missing, 0);
+    assert_true(fixture_metric(&f, "kept_bytes") > 0);
+
+    fixture_now_ms += 10001; /* renewing the lease is no reason to keep pages */
+    assert_ok(qr_session_touch(f.store, f.ns, s.session, s.epoch, 0, 0, &info, NULL));
+    (void)qr_store_tick(f.store);
+    assert_true(fixture_metric(&f, "kept_bytes") == 0);
+    squeeze(&f);
+    assert_int_equal(lost(&f, &s, 0, length, NULL), sealed);
+    fixture_end(&f);
+}
+
+/* However much is repeated, most of the budget serves others; closing gives back the rest. */
+static void what_repeats_keep_is_bounded(void **state)
+{
+    const uint32_t tokens = 6400;
+    struct fixture f;
+    (void)state;
+
+    start(&f);
+    const struct qr_session_info s = fixture_open(&f, "a");
+    assert_ok(fixture_append(&f, &s, 0, tokens, 1, NULL));
+    for (uint32_t n = 0; n + 64 < tokens; n += PAGE) {
+        assert_ok(fixture_append(&f, &s, n, PAGE, 1, NULL));
+        assert_true(fixture_metric(&f, "kept_bytes") <= (4u << 20) / 4);
+    }
+    const double kept = fixture_metric(&f, "kept_bytes");
+    assert_true(kept > (3u << 20) / 4);
+    for (int i = 0; i < 3; i++) /* again and again is kept once */
+        assert_ok(fixture_append(&f, &s, 0, PAGE, 1, NULL));
+    assert_true(fixture_metric(&f, "kept_bytes") == kept);
+    qr_session_close(f.store, f.ns, s.session, s.epoch);
+    assert_true(fixture_metric(&f, "kept_bytes") == 0);
+    fixture_end(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -342,6 +396,8 @@ int main(void)
         cmocka_unit_test(rows_that_are_read_stay),
         cmocka_unit_test(the_end_of_the_tail_goes_first),
         cmocka_unit_test(new_short_sessions_go_on),
+        cmocka_unit_test(a_repeat_of_several_appends_is_there),
+        cmocka_unit_test(what_repeats_keep_is_bounded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
