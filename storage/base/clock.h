@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Time: monotonic for deadlines and leases, wall clock for log lines only.
+ * Time: monotonic for deadlines and leases, wall clock for log lines and for numbers that no
+ * other start of a process uses.
  */
 #ifndef QR_CLOCK_H
 #define QR_CLOCK_H

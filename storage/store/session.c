@@ -2,8 +2,9 @@
  *
  * Sessions as their users see them: open, close, drop, touch, and the writer's lease.
  *
- * The lease: one writer at a time. Each taking raises the epoch, and every mutation names the
- * epoch it belongs to, so that a writer that lost the lease is told so instead of writing. A
+ * The lease: one writer at a time. Each taking has an epoch that no other had, also none of
+ * another session or an earlier start of the server, and every mutation names the epoch it
+ * belongs to, so that a writer that lost the lease is told so instead of writing. A
  * lease past its end may be taken by another writer; until somebody does, its holder goes on.
  * A writer of several processes shares one epoch: the others join what the first one took.
  */
@@ -79,7 +80,7 @@ static quire_status take_lease(struct qr_session *session, const struct qr_sessi
     if (qr_session_lease_runs(session, now_ms) && !open->force)
         return held(session, now_ms, e);
     session->leased = true;
-    session->epoch++;
+    session->epoch = atomic_fetch_add(&session->store->next_epoch, 1);
     session->lease_ms = open->lease_ms ? open->lease_ms : session->store->config.lease_ms;
     session->lease_end_ms = now_ms + session->lease_ms;
     qr_session_hold_tail(session);
@@ -147,7 +148,7 @@ static quire_status open_existing(struct qr_session *session,
 
 static quire_status create(struct qr_store *store, uint32_t ns,
                            const struct qr_session_open *open, struct qr_session **out,
-                           struct qr_error *e)
+                           uint64_t *epoch_out, struct qr_error *e)
 {
     struct qr_policy policy;
     qr_policy_default(&policy);
@@ -170,6 +171,7 @@ static quire_status create(struct qr_store *store, uint32_t ns,
     qr_session_used(session);
     if (open->write)
         (void)take_lease(session, open, NULL); /* nobody else can hold it yet */
+    *epoch_out = session->epoch; /* once in the table, another writer may raise it */
     status = qr_session_table_add(session, e);
     if (status != QUIRE_OK) {
         qr_session_release(session);
@@ -207,7 +209,7 @@ static quire_status open_once(struct qr_store *store, uint32_t ns,
 {
     struct qr_session *session = qr_session_acquire_name(store, ns, open->name);
     const bool created = !session;
-    uint64_t epoch = 1; /* of a new session; another writer may have raised it meanwhile */
+    uint64_t epoch = 0;
     quire_status status;
 
     if (session)
@@ -217,7 +219,7 @@ static quire_status open_once(struct qr_store *store, uint32_t ns,
     else if (session)
         ; /* it cannot be used now */
     else if (open->create && open->join_epoch == 0)
-        status = create(store, ns, open, &session, e);
+        status = create(store, ns, open, &session, &epoch, e);
     else
         status = qr_session_gone(e, open->name);
     if (status == QUIRE_OK && open->write)

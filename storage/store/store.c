@@ -181,6 +181,8 @@ quire_status qr_store_create_on(const struct qr_store_config *config, struct qr_
     }
     store->config = *config;
     store->tier = tier;
+    /* Ascending over restarts, too, while leases are taken at less than one a microsecond. */
+    atomic_store(&store->next_epoch, qr_clock_wall_us());
     store->meta.limit_bytes = config->host_budget_bytes / META_SHARE + META_BASE_BYTES;
     pthread_mutex_init(&store->table_lock, NULL);
     status = config->disk ? open_disk(store, e) : QUIRE_OK;

@@ -149,6 +149,7 @@ struct qr_store {
     _Atomic uint64_t ahead_bytes; /* atomic: asked for ahead by all readers */
     struct qr_meta meta;
     struct qr_counters counters;
+    _Atomic uint64_t next_epoch; /* atomic: of the next lease, whatever session it is for */
     _Atomic uint64_t kept_bytes; /* atomic: of all sessions; at most its share of the budget */
 
     pthread_mutex_t table_lock;

@@ -92,6 +92,36 @@ static void workers_share_an_epoch(void **state)
     fixture_end(&f);
 }
 
+/* A worker of a session that was dropped must not join, or write to, what has its name now. */
+static void an_epoch_is_never_used_again(void **state)
+{
+    struct fixture f;
+    struct qr_session_info joined;
+    struct qr_error e;
+    (void)state;
+
+    fixture_start(&f, 8u << 20);
+    const struct qr_session_info old = fixture_open(&f, "a");
+    assert_ok(qr_session_drop(f.store, f.ns, "a", true, NULL));
+    struct qr_session_info other = fixture_open(&f, "b"), again = fixture_open(&f, "a");
+    assert_true(old.epoch < other.epoch && other.epoch < again.epoch);
+    const struct qr_session_open open = {.name = "a", .write = true, .join_epoch = old.epoch};
+    assert_status(QUIRE_EFENCED, qr_session_open(f.store, f.ns, &open, &joined, &e));
+    assert_int_equal(e.epoch, again.epoch);
+    struct qr_session_info stale = again;
+    stale.epoch = old.epoch;
+    assert_status(QUIRE_EFENCED, fixture_append(&f, &stale, 0, 1, 1, &e));
+    stale = old; /* its handle is not taken for the new one's, either */
+    assert_status(QUIRE_ENOTFOUND, fixture_append(&f, &stale, 0, 1, 1, &e));
+    assert_ok(fixture_append(&f, &again, 0, 1, 1, &e));
+    fixture_end(&f);
+
+    fixture_start(&f, 8u << 20); /* the next start of a server */
+    again = fixture_open(&f, "a");
+    assert_true(again.epoch > other.epoch);
+    fixture_end(&f);
+}
+
 static void a_handle_does_not_follow_its_name(void **state)
 {
     struct fixture f;
@@ -446,6 +476,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_second_writer_waits_or_forces),
         cmocka_unit_test(workers_share_an_epoch),
+        cmocka_unit_test(an_epoch_is_never_used_again),
         cmocka_unit_test(a_handle_does_not_follow_its_name),
         cmocka_unit_test(a_fork_of_uneven_lanes_names_what_works),
         cmocka_unit_test(what_was_never_there_is_not_missing),
