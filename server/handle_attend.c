@@ -99,12 +99,25 @@ struct sizes {
     size_t query, output, lse; /* floats */
 };
 
+#define REPLY_HEAD_BYTES 64  /* tags and lengths of the reply's own fields, at most */
+#define RANGE_WIRE_BYTES 40u /* a TokenRange: 2 + 11 + 11 + 6 + 6, at most */
+
+/* Ranges that the reply has room for beside the results. */
+static size_t ranges_that_fit(const struct qr_request *request, const struct sizes *sizes)
+{
+    const size_t floats = (sizes->output + sizes->lse) * sizeof(float);
+    const size_t left = request->scratch->reply_capacity - REPLY_HEAD_BYTES - floats;
+    const size_t ranges = left / RANGE_WIRE_BYTES;
+
+    return ranges < QR_RANGES_MAX ? ranges : QR_RANGES_MAX;
+}
+
 static quire_status check_sizes(const struct qr_request *request,
                                 const Quire__V1__AttendRequest *m, const struct sizes *sizes,
                                 struct qr_error *e)
 {
     const size_t wanted = sizes->query * qr_dtype_bytes((enum qr_dtype)m->dtype);
-    const size_t limit = request->scratch->reply_capacity;
+    const size_t limit = request->scratch->reply_capacity - REPLY_HEAD_BYTES;
 
     if (m->queries.len != wanted)
         return qr_error_set(e, QUIRE_EINVAL,
@@ -142,8 +155,8 @@ static quire_status pack(const struct job *job, const struct qr_attend_missing *
         qr_range_list_fill(job->buffers->missing, missing->count);
         reply.missing = job->buffers->missing->pointers;
         reply.n_missing = missing->count;
-        reply.more = missing->more;
     }
+    reply.more = missing->more;
     return qr_reply_pack(job->request, &reply.base, reply_bytes, e);
 }
 
@@ -156,7 +169,7 @@ static quire_status compute(struct job *job, size_t *reply_bytes, struct qr_erro
 
     if (m->allow_missing) {
         missing.ranges = job->buffers->missing->ranges;
-        missing.capacity = QR_RANGES_MAX;
+        missing.capacity = ranges_that_fit(job->request, &job->sizes);
     }
     to_floats(m->queries.data, (enum qr_dtype)m->dtype, job->sizes.query, query);
     job->attend.query = query;

@@ -64,10 +64,6 @@ quire_status qr_append_stage_blocks(struct qr_append_job *job, struct qr_error *
 /** Commit when status is OK, give everything back otherwise; releases the job. */
 quire_status qr_append_finish(struct qr_append_job *job, quire_status status,
                               struct qr_append_result *out, struct qr_error *e);
-/** EMISSING: the rows of this block of the lane were evicted, and the request does not bring
- * all of them. */
-quire_status qr_append_lost(const struct qr_append_job *job, const struct qr_lane *lane,
-                            uint32_t block, struct qr_error *e);
 /** Room for n elements more; counts stay. ENOMEM. */
 quire_status qr_append_room_lanes(struct qr_append_job *job, size_t n, struct qr_error *e);
 quire_status qr_append_room_pages(struct qr_append_job *job, size_t n, struct qr_error *e);
@@ -91,6 +87,16 @@ quire_status qr_append_stage_lane(struct qr_append_job *job, struct qr_lane *lan
  */
 struct qr_chunk *qr_append_chunk(const struct qr_append_job *job,
                                  const struct qr_staged_lane *staged, uint32_t block);
+
+/* append_check.c */
+
+/** Refuse what cannot be: EINVAL, ETOOBIG, EUNSUPPORTED, EGAP, EMISSING. Both the session's
+ * write_lock and the lease are the append's. Makes room for its lanes. */
+quire_status qr_append_check(struct qr_append_job *job, struct qr_error *e);
+/** EMISSING: the rows of this block of the lane were evicted, and the request does not bring
+ * all of them. */
+quire_status qr_append_lost(const struct qr_append_job *job, const struct qr_lane *lane,
+                            uint32_t block, struct qr_error *e);
 
 /* append_seal.c: encode, share or restore a page */
 

@@ -320,12 +320,17 @@ quire_status qr_attend_plan_make(struct qr_attend_plan *plan, float *output, flo
         status = cut_layer(plan, &plan->layers[i], e);
     if (status == QUIRE_OK && !plan->request->allow_missing)
         status = check_there(plan, e);
+    plan->is_reading = status == QUIRE_OK;
+    if (plan->is_reading)
+        qr_reading_begin(plan->session, &plan->reading);
     pthread_mutex_unlock(&plan->session->lock);
     return status;
 }
 
 void qr_attend_plan_free(struct qr_attend_plan *plan)
 {
+    if (plan->is_reading)
+        qr_reading_end(plan->session, &plan->reading);
     for (size_t i = 0; i < plan->unit_count; i++)
         free(plan->units[i].output);
     free(plan->units);

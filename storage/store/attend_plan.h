@@ -33,6 +33,8 @@ struct qr_attend_unit {
 
 struct qr_attend_plan {
     struct qr_session *session;
+    struct qr_reading reading;
+    bool is_reading; /* it began */
     const struct qr_attend *request;
     const atomic_bool *cancel;
     struct qr_attend_layer *layers;
@@ -50,8 +52,9 @@ struct qr_attend_plan {
 quire_status qr_attend_check(const struct qr_session *session, const struct qr_attend *request,
                              size_t *query_out, size_t *output_out, size_t *lse_out,
                              struct qr_error *e);
-/** Make layers and units; output and lse as the caller of qr_store_attend gave them. ERANGE,
- * EVALUE, EMISSING (the first hole, unless missing tokens are allowed), ENOMEM. */
+/** Make layers and units, and begin reading; output and lse as the caller of qr_store_attend
+ * gave them. To be freed also when it fails. ERANGE, EVALUE, EMISSING (the first hole, unless
+ * missing tokens are allowed), ENOMEM. */
 quire_status qr_attend_plan_make(struct qr_attend_plan *plan, float *output, float *lse,
                                  struct qr_error *e);
 /** EMISSING of the layer, position and tokens of `hole`. */

@@ -2,7 +2,8 @@
  *
  * Fetch: layer by layer, head shard by head shard, ascending tokens; each step finds, pins and
  * verifies one page, or pins rows of a tail, or reports a hole. A cursor holds its session's
- * record, not its contents: after a drop the rest of the range is a hole.
+ * record, not its contents: after a drop the rest of the range is a hole, and so is what a
+ * truncate cut, also when other rows were appended there since.
  */
 #include <assert.h>
 #include <inttypes.h>
@@ -22,6 +23,7 @@ struct walk {
 
 struct qr_fetch_cursor {
     struct qr_session *session;
+    struct qr_reading reading;
     struct qr_fetch fetch;
     uint32_t lane_end;
     struct walk at, ahead; /* the next part, and the next page to be asked for */
@@ -330,6 +332,8 @@ static quire_status make_cursor(struct qr_session *session, const struct qr_fetc
     pthread_mutex_lock(&session->lock);
     const quire_status status =
         session->dead ? qr_session_gone(e, session->name) : aim(cursor, e);
+    if (status == QUIRE_OK)
+        qr_reading_begin(session, &cursor->reading);
     pthread_mutex_unlock(&session->lock);
     if (status == QUIRE_OK)
         *out = cursor;
@@ -400,6 +404,17 @@ static void ask_ahead(struct qr_fetch_cursor *cursor)
     }
 }
 
+/* What was read may be rows of after the cut. */
+static void make_hole(struct qr_store *store, struct qr_part *part)
+{
+    qr_part_release(store, part->pin);
+    part->status = QR_PART_MISSING;
+    part->page = part->pin = NULL;
+    part->page_bytes = 0;
+    part->view = (struct qr_page_view){0};
+    part->key_rows = part->value_rows = NULL;
+}
+
 enum qr_fetch_step qr_fetch_next(struct qr_fetch_cursor *cursor, struct qr_part *out)
 {
     struct qr_session *session = cursor->session;
@@ -418,6 +433,8 @@ enum qr_fetch_step qr_fetch_next(struct qr_fetch_cursor *cursor, struct qr_part 
         out->pin = NULL;
         return QR_FETCH_LATER;
     }
+    if (qr_reading_is_cut(&cursor->reading, out->position + out->tokens))
+        make_hole(store, out);
     advance(cursor, &cursor->at, out->tokens);
     qr_ahead_pass(store, &cursor->pages, cursor->at.step);
     qr_counter_add(out->status == QR_PART_OK ? &store->counters.fetched_parts
@@ -433,6 +450,7 @@ void qr_fetch_close(struct qr_fetch_cursor **cursor)
     if (!c)
         return;
     struct qr_session *session = c->session;
+    qr_reading_end(session, &c->reading);
     qr_ahead_clear(session->store, &c->pages);
     qr_part_release(session->store, c->held);
     qr_pool_give(session->store->cursors, c);

@@ -150,7 +150,7 @@ static bool grow(struct qr_index *index)
     return true;
 }
 
-static uint32_t entry_take(struct qr_index *index)
+uint32_t qr_index_take(struct qr_index *index)
 {
     if (index->free == QR_ENTRY_NONE && !grow(index))
         return QR_ENTRY_NONE;
@@ -171,7 +171,7 @@ static void entry_give(struct qr_index *index, uint32_t number)
 
 static uint32_t entry_make(struct qr_index *index, const uint8_t id[QR_HASH_BYTES])
 {
-    const uint32_t number = entry_take(index);
+    const uint32_t number = qr_index_take(index);
 
     if (number == QR_ENTRY_NONE)
         return number;
@@ -276,7 +276,7 @@ static enum qr_page_state pin_locked(struct qr_index *index, uint32_t number,
     return state;
 }
 
-static quire_status full(const struct qr_index *index, struct qr_error *e)
+quire_status qr_index_full(const struct qr_index *index, struct qr_error *e)
 {
     qr_error_set(e, QUIRE_EFULL,
                  "page index is full (%u pages known): drop sessions, or raise the budget",
@@ -294,7 +294,7 @@ quire_status qr_index_find(struct qr_index *index, const uint8_t id[QR_HASH_BYTE
     const uint32_t number = qr_index_lookup(index, id, true);
     if (number == QR_ENTRY_NONE) {
         pthread_mutex_unlock(&index->lock);
-        return full(index, e);
+        return qr_index_full(index, e);
     }
     struct qr_entry *entry = qr_index_entry(index, number);
     entry->refs++;
@@ -304,7 +304,7 @@ quire_status qr_index_find(struct qr_index *index, const uint8_t id[QR_HASH_BYTE
     return QUIRE_OK;
 }
 
-static void take_slot(struct qr_index *index, uint32_t number, const struct qr_slot *slot)
+void qr_index_take_slot(struct qr_index *index, uint32_t number, const struct qr_slot *slot)
 {
     struct qr_entry *entry = qr_index_entry(index, number);
     uint32_t *first = &index->region_first[slot->region];
@@ -333,7 +333,7 @@ void qr_index_take(struct qr_index *index, uint32_t number, const struct qr_slot
 {
     struct qr_entry *entry = qr_index_entry(index, number);
 
-    take_slot(index, number, slot);
+    qr_index_take_slot(index, number, slot);
     index->stat.resident++;
     if (!index->stored || qr_index_stored_of(index, number)->bytes > 0) {
         qr_evict_link(index->evict, number, place->group, place->order, slot->bytes,
@@ -441,62 +441,6 @@ void qr_index_unref(struct qr_index *index, const uint32_t *entries, size_t n)
         entry->refs--;
         qr_index_settle(index, entries[i]);
     }
-    pthread_mutex_unlock(&index->lock);
-}
-
-/* ---- rows of tails ----------------------------------------------------------------------- */
-
-quire_status qr_index_add_rows(struct qr_index *index, const struct qr_slot *slot,
-                               uint32_t *entry_out, struct qr_error *e)
-{
-    pthread_mutex_lock(&index->lock);
-    const uint32_t number = entry_take(index);
-    if (number != QR_ENTRY_NONE) {
-        struct qr_entry *entry = qr_index_entry(index, number);
-        entry->node.rows = 1;
-        entry->refs = 2; /* the chunk's, and the hold */
-        take_slot(index, number, slot);
-        index->stat.rows++;
-        atomic_fetch_add(&index->row_bytes, slot->bytes);
-    }
-    pthread_mutex_unlock(&index->lock);
-    if (number == QR_ENTRY_NONE)
-        return full(index, e);
-    *entry_out = number;
-    return QUIRE_OK;
-}
-
-void qr_index_hold(struct qr_index *index, uint32_t number)
-{
-    struct qr_entry *entry = qr_index_entry(index, number);
-
-    pthread_mutex_lock(&index->lock);
-    assert(entry->node.rows);
-    if (entry->refs++ == 1)
-        qr_evict_unlink(index->evict, number, entry->slot.bytes);
-    pthread_mutex_unlock(&index->lock);
-}
-
-void qr_index_let_go(struct qr_index *index, uint32_t number, const struct qr_place *place)
-{
-    struct qr_entry *entry = qr_index_entry(index, number);
-
-    pthread_mutex_lock(&index->lock);
-    assert(entry->node.rows && entry->refs > 1);
-    if (--entry->refs == 1 && entry->slot.bytes > 0)
-        qr_evict_link(index->evict, number, place->group, place->order, entry->slot.bytes,
-                      place->hint);
-    pthread_mutex_unlock(&index->lock);
-}
-
-void qr_index_drop_rows(struct qr_index *index, uint32_t number)
-{
-    struct qr_entry *entry = qr_index_entry(index, number);
-
-    pthread_mutex_lock(&index->lock);
-    assert(entry->node.rows && entry->node.pins == 0);
-    entry->refs = 0;
-    qr_index_settle(index, number);
     pthread_mutex_unlock(&index->lock);
 }
 

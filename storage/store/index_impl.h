@@ -82,6 +82,12 @@ void qr_index_settle(struct qr_index *index, uint32_t number);
 bool qr_index_try_stored(struct qr_index *index, uint32_t number);
 /** index_disk.c: nobody refers to the entry any more; lock held. */
 void qr_index_forget_stored(struct qr_index *index, uint32_t number);
+/** An entry of nothing yet, in no hash chain; QR_ENTRY_NONE: no more. lock held. */
+uint32_t qr_index_take(struct qr_index *index);
+/** EFULL of entries_max. */
+quire_status qr_index_full(const struct qr_index *index, struct qr_error *e);
+/** The slot becomes the entry's; lock held. */
+void qr_index_take_slot(struct qr_index *index, uint32_t number, const struct qr_slot *slot);
 /** Give an unpinned entry's slot back to the tier; lock held. */
 void qr_index_drop_bytes(struct qr_index *index, uint32_t number);
 

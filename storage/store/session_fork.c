@@ -223,6 +223,7 @@ static quire_status cut(struct qr_session *session, uint64_t length, const uint8
     quire_status status = check_cut(session, length, longest, e);
     if (status != QUIRE_OK)
         return status;
+    qr_reading_cut(session, length);
     for (uint32_t i = 0; i < session->lane_count; i++) {
         cut_lane(session, &session->lanes[i], length);
         if (session->lanes[i].sealed > sealed)

@@ -261,6 +261,7 @@ void qr_session_empty(struct qr_session *session)
     if (session->dead)
         return;
     session->dead = true;
+    qr_reading_cut(session, 0);
     empty(session);
 }
 

@@ -305,6 +305,7 @@ quire_status qr_attend_sizes(struct qr_store *store, uint32_t ns,
                              size_t *output_out, size_t *lse_out, struct qr_error *e);
 /**
  * Blocks until computed, spread over the attend workers. output, lse as qr_attend_sizes says.
+ * A truncate meanwhile below a token attended to is ERANGE with the length, a drop ENOTFOUND.
  * `missing` (may be NULL) is filled under allow_missing; without it any hole in the range is
  * EMISSING (the first range) and nothing is computed; NaN or infinite queries are EVALUE
  * (layer, query head, position, channel). Layers without a KV cache have no rows. cancel:

@@ -5,6 +5,7 @@
  */
 #include "storage/codec/attend.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -223,6 +224,30 @@ static void ask_ahead(struct unit_run *run, uint64_t position, struct qr_ahead *
     }
 }
 
+/* A truncate took part of the unit: the attend that was asked for cannot be computed any more,
+ * over holes or over the rows that came after it. */
+static void note_cut(struct qr_attend_plan *plan, const struct qr_attend_unit *unit)
+{
+    struct qr_session *session = plan->session;
+    const uint64_t length = atomic_load(&plan->reading.cut_to);
+    struct qr_error e;
+
+    pthread_mutex_lock(&session->lock);
+    const bool dead = session->dead;
+    pthread_mutex_unlock(&session->lock);
+    if (dead) {
+        (void)qr_session_gone(&e, session->name);
+    } else {
+        (void)qr_error_set(&e, QUIRE_ERANGE,
+                           "session \"%s\" was cut to %" PRIu64 " tokens while tokens [%" PRIu64
+                           ", %" PRIu64 ") of layer %u were attended to",
+                           session->name, length, unit->first, unit->last, unit->lane->layer);
+        e.length = length;
+        e.layer = unit->lane->layer;
+    }
+    fail(plan, &e);
+}
+
 static void walk(struct unit_run *run)
 {
     struct qr_attend_plan *plan = run->plan;
@@ -235,7 +260,9 @@ static void walk(struct unit_run *run)
         struct qr_part part;
         ask_ahead(run, position, &ahead);
         qr_lane_read(plan->session, run->unit->lane, position, run->unit->last, true, &part);
-        if (part.status == QR_PART_OK)
+        if (qr_reading_is_cut(&plan->reading, run->unit->last))
+            note_cut(plan, run->unit);
+        else if (part.status == QR_PART_OK)
             attend_part(run, &part);
         else
             note_missing(plan, &part);

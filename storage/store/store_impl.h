@@ -78,6 +78,12 @@ struct qr_kept {
     uint64_t until_ms;
 };
 
+/** A fetch or an attend under way; a truncate leaves its length here. */
+struct qr_reading {
+    struct qr_reading *next, *previous; /* guarded by the session's lock */
+    _Atomic uint64_t cut_to;            /* atomic: the least since it began, or UINT64_MAX */
+};
+
 /** One (layer, head shard) of a session. Geometry is const, the rest guarded by the session's
  * locks: written under both, so that either is enough to read. */
 struct qr_lane {
@@ -120,9 +126,10 @@ struct qr_session {
     bool leased;                /* guarded by lock, as are the three below */
     uint64_t epoch, lease_end_ms;
     uint32_t lease_ms;
-    struct qr_kept kept;     /* guarded by write_lock */
-    struct qr_lane *lanes;   /* guarded by both */
-    struct qr_blocks blocks; /* guarded by both */
+    struct qr_kept kept;         /* guarded by write_lock */
+    struct qr_reading *readings; /* guarded by lock */
+    struct qr_lane *lanes;       /* guarded by both */
+    struct qr_blocks blocks;     /* guarded by both */
     struct qr_session_save save;
     bool passed_over; /* owner: qr_store_tick */
 };
@@ -260,6 +267,21 @@ void qr_session_rest(struct qr_session *session);
 bool qr_lane_lost(const struct qr_session *session, const struct qr_lane *lane, uint64_t block);
 /** A chunk leaves a lane of this session. Both locks held. */
 void qr_lane_disown(const struct qr_session *session, struct qr_chunk *chunk);
+
+/* ---- reading.c -------------------------------------------------------------------------- */
+
+/** From now on truncates are noted in it. lock held; the caller's memory until the end. */
+void qr_reading_begin(struct qr_session *session, struct qr_reading *reading);
+/** Takes the session's lock. */
+void qr_reading_end(struct qr_session *session, struct qr_reading *reading);
+/** Tell all of them of a cut to `length`. lock held, before anything is cut. */
+void qr_reading_cut(struct qr_session *session, uint64_t length);
+/** True when [.., end) is no longer what was there when the read began. To be asked after the
+ * rows were pinned. */
+static inline bool qr_reading_is_cut(const struct qr_reading *reading, uint64_t end)
+{
+    return atomic_load(&reading->cut_to) < end;
+}
 
 /* ---- lane.c ----------------------------------------------------------------------------- */
 
