@@ -289,12 +289,36 @@ static void a_restart_forgets_and_says_so(void **state)
     free_tensors(&in);
 }
 
+static void statistics_need_room(void **state)
+{
+    struct quired q;
+    struct quire_metric *metrics;
+    size_t needed = 0, count = 0;
+    (void)state;
+
+    quired_folder(&q);
+    quired_start(&q, NULL);
+    quire_client *client = connect_to(&q);
+    assert_status(QUIRE_ETOOBIG, quire_stat(client, NULL, 0, &needed));
+    metrics = calloc(needed, sizeof(*metrics));
+    assert_non_null(metrics);
+    assert_ok(quire_stat(client, metrics, needed, &count));
+    assert_int_equal(count, needed);
+    for (size_t i = 0; i < count; i++)
+        assert_true(metrics[i].name[0] && metrics[i].help[0]);
+    free(metrics);
+    quire_client_close(&client);
+    quired_stop(&q);
+    quired_clean(&q);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_killed_client_holds_nothing), /* first: gRPC does not survive fork */
         cmocka_unit_test(what_goes_in_comes_back),
         cmocka_unit_test(attention_is_computed),
+        cmocka_unit_test(statistics_need_room),
         cmocka_unit_test(a_restart_forgets_and_says_so),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The calls about sessions through a real server: workers that share an epoch, list, fork,
- * lookup, truncate, stat.
+ * lookup, truncate.
  */
 #include <pthread.h>
 
@@ -29,7 +29,7 @@ static quire_client *connect_to(const struct quired *q)
     return client;
 }
 
-static void start(struct place *p)
+static void start_with(struct place *p, const char *const *flags)
 {
     static const struct quire_layers layers[] = {
         {.count = LAYERS,
@@ -42,10 +42,15 @@ static void start(struct place *p)
     static const struct quire_model model = {.name = "t", .layers = layers, .layer_runs = 2};
 
     quired_folder(&p->quired);
-    quired_start(&p->quired, NULL);
+    quired_start(&p->quired, flags);
     p->client = connect_to(&p->quired);
     if (quire_model_register(p->client, &model, p->fingerprint))
         fail_msg("%s", quire_last_error()->text);
+}
+
+static void start(struct place *p)
+{
+    start_with(p, NULL);
 }
 
 static void stop(struct place *p)
@@ -427,22 +432,44 @@ static void holes_are_listed_as_far_as_there_is_room(void **state)
     stop(&p);
 }
 
-static void statistics_need_room(void **state)
+/* The results leave no room, or little, for the list: they come all the same. */
+static void the_list_takes_what_the_results_leave(void **state)
 {
+    enum { QUERIES = 124 }; /* x 4 heads x (32 + 1) floats = 64 KiB less 64 bytes */
+    static uint16_t query[QUERIES * HEADS * DIM];
+    static float output[QUERIES * HEADS * DIM], lse[QUERIES * HEADS];
+    uint64_t positions[QUERIES], length;
+    struct quire_range missing[64];
+    size_t count = 77;
     struct place p;
-    struct quire_metric *metrics;
-    size_t needed = 0, count = 0;
     (void)state;
 
-    start(&p);
-    assert_status(QUIRE_ETOOBIG, quire_stat(p.client, NULL, 0, &needed));
-    metrics = calloc(needed, sizeof(*metrics));
-    assert_non_null(metrics);
-    assert_ok(quire_stat(p.client, metrics, needed, &count));
-    assert_int_equal(count, needed);
-    for (size_t i = 0; i < count; i++)
-        assert_true(metrics[i].name[0] && metrics[i].help[0]);
-    free(metrics);
+    start_with(&p, (const char *const[]){"--max-message-bytes", "64KiB", NULL});
+    quire_session *session = overfill(&p, &length);
+    for (size_t i = 0; i < QUERIES; i++)
+        positions[i] = length;
+    struct quire_attend attend = {.layers = 1,
+                                  .queries = QUERIES,
+                                  .positions = positions,
+                                  .dtype = QUIRE_F16,
+                                  .query = query,
+                                  .output = output,
+                                  .lse = lse,
+                                  .allow_missing = true,
+                                  .missing = missing,
+                                  .missing_capacity = ARRAY_LEN(missing),
+                                  .missing_count = &count};
+    if (quire_attend(session, &attend))
+        fail_msg("%s", quire_last_error()->text);
+    assert_int_equal(count, 1); /* more than none */
+    attend.queries = QUERIES - 1;
+    if (quire_attend(session, &attend))
+        fail_msg("%s", quire_last_error()->text);
+    assert_true(count >= 1 && missing[0].tokens > 0);
+    attend.queries = QUERIES;
+    attend.layers = 2;
+    assert_status(QUIRE_ETOOBIG, quire_attend(session, &attend));
+    quire_session_close(&session);
     stop(&p);
 }
 
@@ -456,7 +483,7 @@ int main(void)
         cmocka_unit_test(a_list_tells_what_an_info_does),
         cmocka_unit_test(attention_skips_layers_without_a_cache),
         cmocka_unit_test(holes_are_listed_as_far_as_there_is_room),
-        cmocka_unit_test(statistics_need_room),
+        cmocka_unit_test(the_list_takes_what_the_results_leave),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
