@@ -98,6 +98,8 @@ static void summary_of(struct qr_session *session, const struct qr_disk_session 
         wall_us > record->used_us ? (wall_us - record->used_us) / 1000u : 0;
 
     session->epoch = session->save.epoch = record->epoch;
+    if (atomic_load(&session->store->next_epoch) <= record->epoch) /* a clock set back */
+        atomic_store(&session->store->next_epoch, record->epoch + 1);
     session->save.stored = true;
     session->save.created_us = record->created_us;
     session->save.length = record->length;

@@ -186,7 +186,7 @@ static inline size_t raw_trailer(const struct raw_call *c, const char *key, uint
 static inline long raw_unary(struct raw_client *client, struct raw_call *c, const char *path,
                              const void *bytes, size_t n, void *out, size_t capacity)
 {
-    raw_start(client, c, path, 20000);
+    raw_start(client, c, path, 60000);
     raw_send(c, bytes, n);
     raw_send_close(c);
     const long got = raw_read(c, out, capacity);

@@ -17,6 +17,9 @@
 
 #define PAGE_BYTES (128u << 10)
 #define CALLS_MAX 4
+/* For what must happen: on a machine that is busy with other things a process may stand still
+ * for seconds. */
+#define PATIENCE_MS 60000
 
 static uint8_t page[PAGE_BYTES];
 static atomic_int pins_out, streams_open, watch_value, deferred_running;
@@ -159,8 +162,8 @@ static inline struct qr_rpc_config config_of(void)
                                   .deferred_max = 1,
                                   .message_bytes_max = 1u << 20,
                                   .wire_memory_bytes = 64u << 20,
-                                  .stall_ms = 300,
-                                  .handshake_ms = 1000};
+                                  .stall_ms = PATIENCE_MS,
+                                  .handshake_ms = PATIENCE_MS};
 }
 
 static inline void start(struct fixture *f, const struct qr_rpc_config *config)
@@ -177,7 +180,7 @@ static inline void start(struct fixture *f, const struct qr_rpc_config *config)
 
 static inline void stop(struct fixture *f)
 {
-    assert_true(qr_rpc_drain(f->rpc, 0, 2000));
+    assert_true(qr_rpc_drain(f->rpc, 0, PATIENCE_MS));
     raw_close(&f->client);
     qr_rpc_destroy(&f->rpc);
     assert_int_equal(atomic_load(&pins_out), 0);
@@ -186,7 +189,9 @@ static inline void stop(struct fixture *f)
 
 static inline void wait_until_zero(atomic_int *value)
 {
-    for (int i = 0; i < 2000 && atomic_load(value); i++)
+    const uint64_t end_ms = qr_clock_ms() + PATIENCE_MS;
+
+    while (atomic_load(value) && qr_clock_ms() < end_ms)
         usleep(1000);
     assert_int_equal(atomic_load(value), 0);
 }

@@ -98,7 +98,7 @@ static void a_conversation_answers_in_order_and_ends_at_an_error(void **state)
     (void)state;
 
     start(&f, &config);
-    raw_start(&f.client, &call, "/t/Talk", 20000);
+    raw_start(&f.client, &call, "/t/Talk", PATIENCE_MS);
     for (int c = 'a'; c <= 'z'; c++)
         assert_true(raw_send(&call, &(char){(char)c}, 1));
     for (int c = 'a'; c <= 'z'; c++) {
@@ -110,7 +110,7 @@ static void a_conversation_answers_in_order_and_ends_at_an_error(void **state)
     assert_int_equal(raw_status(&call), GRPC_STATUS_FAILED_PRECONDITION);
     raw_end(&call);
 
-    raw_start(&f.client, &call, "/t/Talk", 20000);
+    raw_start(&f.client, &call, "/t/Talk", PATIENCE_MS);
     raw_send_close(&call);
     assert_int_equal(raw_status(&call), GRPC_STATUS_OK);
     raw_end(&call);
@@ -127,7 +127,7 @@ static void a_deferred_call_is_cancelled_with_its_caller(void **state)
 
     start(&f, &config);
     atomic_store(&deferred_hold, true);
-    raw_start(&f.client, &call, "/t/Slow", 20000);
+    raw_start(&f.client, &call, "/t/Slow", PATIENCE_MS);
     raw_send(&call, "x", 1);
     raw_send_close(&call);
     while (!atomic_load(&deferred_running))
@@ -151,7 +151,7 @@ static void the_deferred_queue_is_bounded(void **state)
     start(&f, &config);
     atomic_store(&deferred_hold, true);
     for (int i = 0; i < 3; i++) { /* one runs, one waits, one is refused */
-        raw_start(&f.client, &calls[i], "/t/Slow", 20000);
+        raw_start(&f.client, &calls[i], "/t/Slow", PATIENCE_MS);
         raw_send(&calls[i], "x", 1);
         raw_send_close(&calls[i]);
         while (i == 0 && !atomic_load(&deferred_running))
@@ -184,7 +184,7 @@ static void calls_over_the_limit_are_refused(void **state)
     start(&f, &config);
     raw_open(&other, f.target);
     for (int i = 0; i < CALLS_MAX; i++) {
-        raw_start(&f.client, &talks[i], "/t/Talk", 20000);
+        raw_start(&f.client, &talks[i], "/t/Talk", PATIENCE_MS);
         raw_send(&talks[i], "x", 1);
         assert_int_equal(raw_read(&talks[i], out, 64), 1);
     }

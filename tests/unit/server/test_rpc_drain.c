@@ -32,13 +32,13 @@ static void a_drain_lets_calls_finish_and_refuses_new_ones(void **state)
 
     start(&f, &config);
     atomic_store(&deferred_hold, true);
-    raw_start(&f.client, &slow_call, "/t/Slow", 20000);
+    raw_start(&f.client, &slow_call, "/t/Slow", PATIENCE_MS);
     raw_send(&slow_call, "x", 1);
     raw_send_close(&slow_call);
     while (!atomic_load(&deferred_running))
         usleep(1000);
 
-    struct drain drain = {.rpc = f.rpc, .timeout_ms = 5000};
+    struct drain drain = {.rpc = f.rpc, .timeout_ms = PATIENCE_MS};
     assert_ok(pthread_create(&thread, NULL, run_drain, &drain));
     while (raw_unary(&f.client, &call, "/t/Echo", "x", 1, out, 64) >= 0)
         raw_end(&call); /* until the drain has begun */
@@ -68,10 +68,10 @@ static void a_drain_cancels_at_its_deadline(void **state)
 
     start(&f, &config);
     atomic_store(&deferred_hold, true);
-    raw_start(&f.client, &call, "/t/Slow", 20000);
+    raw_start(&f.client, &call, "/t/Slow", PATIENCE_MS);
     raw_send(&call, "x", 1);
     raw_send_close(&call);
-    raw_start(&f.client, &talk, "/t/Talk", 20000);
+    raw_start(&f.client, &talk, "/t/Talk", PATIENCE_MS);
     raw_send(&talk, "y", 1);
     assert_int_equal(raw_read(&talk, &(char){0}, 1), 1);
     while (!atomic_load(&deferred_running))

@@ -19,7 +19,7 @@ static void a_stream_delivers_every_page_and_gives_pins_back(void **state)
     for (size_t i = 0; i < PAGE_BYTES; i++)
         page[i] = (uint8_t)(i * 7);
     start(&f, &config);
-    raw_start(&f.client, &call, "/t/Pages", 20000);
+    raw_start(&f.client, &call, "/t/Pages", PATIENCE_MS);
     raw_send(&call, &count, sizeof(count));
     raw_send_close(&call);
     for (long n; (n = raw_read(&call, out, 2u << 20)) >= 0; total += (size_t)n) {
@@ -61,15 +61,16 @@ static void a_slow_reader_holds_few_pins_and_is_cancelled(void **state)
     struct fixture f;
     struct raw_call call;
     const uint32_t count = 10000;
-    const struct qr_rpc_config config = config_of();
+    struct qr_rpc_config config = config_of();
     struct qr_rpc_stat stat;
     (void)state;
 
+    config.stall_ms = 300;
     start(&f, &config);
-    raw_start(&f.client, &call, "/t/Pages", 20000);
+    raw_start(&f.client, &call, "/t/Pages", PATIENCE_MS);
     raw_send(&call, &count, sizeof(count));
     raw_send_close(&call);
-    const uint64_t end_ms = qr_clock_ms() + 5000;
+    const uint64_t end_ms = qr_clock_ms() + PATIENCE_MS;
     do { /* nobody reads */
         assert_in_range(atomic_load(&pins_out), 0, 16);
         qr_rpc_stat(f.rpc, &stat);
@@ -94,7 +95,7 @@ static void a_reader_that_leaves_gives_pins_back(void **state)
     assert_non_null(out);
     start(&f, &config);
     for (int reads = 0; reads < 5; reads++) {
-        raw_start(&f.client, &call, "/t/Pages", 20000);
+        raw_start(&f.client, &call, "/t/Pages", PATIENCE_MS);
         raw_send(&call, &count, sizeof(count));
         raw_send_close(&call);
         for (int i = 0; i < reads; i++)
@@ -117,7 +118,7 @@ static void a_watch_hears_of_changes_only(void **state)
 
     atomic_store(&watch_value, 1);
     start(&f, &config);
-    raw_start(&f.client, &call, "/t/Watch", 20000);
+    raw_start(&f.client, &call, "/t/Watch", PATIENCE_MS);
     raw_send(&call, "", 0);
     raw_send_close(&call);
     assert_int_equal(raw_read(&call, out, 8), 1);
@@ -128,7 +129,7 @@ static void a_watch_hears_of_changes_only(void **state)
     qr_rpc_notify(f.rpc);
     assert_int_equal(raw_read(&call, out, 8), 1);
     assert_int_equal(out[0], 2);
-    assert_true(qr_rpc_drain(f.rpc, 0, 2000)); /* an open watch does not hold it up */
+    assert_true(qr_rpc_drain(f.rpc, 0, PATIENCE_MS)); /* an open watch does not hold it up */
     assert_int_equal(raw_read(&call, out, 8), -1);
     assert_int_equal(raw_status(&call), GRPC_STATUS_UNAVAILABLE);
     raw_end(&call);
