@@ -150,7 +150,7 @@ static bool grow(struct qr_index *index)
     return true;
 }
 
-uint32_t qr_index_take(struct qr_index *index)
+uint32_t qr_index_entry_take(struct qr_index *index)
 {
     if (index->free == QR_ENTRY_NONE && !grow(index))
         return QR_ENTRY_NONE;
@@ -171,7 +171,7 @@ static void entry_give(struct qr_index *index, uint32_t number)
 
 static uint32_t entry_make(struct qr_index *index, const uint8_t id[QR_HASH_BYTES])
 {
-    const uint32_t number = qr_index_take(index);
+    const uint32_t number = qr_index_entry_take(index);
 
     if (number == QR_ENTRY_NONE)
         return number;

@@ -83,7 +83,7 @@ bool qr_index_try_stored(struct qr_index *index, uint32_t number);
 /** index_disk.c: nobody refers to the entry any more; lock held. */
 void qr_index_forget_stored(struct qr_index *index, uint32_t number);
 /** An entry of nothing yet, in no hash chain; QR_ENTRY_NONE: no more. lock held. */
-uint32_t qr_index_take(struct qr_index *index);
+uint32_t qr_index_entry_take(struct qr_index *index);
 /** EFULL of entries_max. */
 quire_status qr_index_full(const struct qr_index *index, struct qr_error *e);
 /** The slot becomes the entry's; lock held. */

@@ -13,7 +13,7 @@ quire_status qr_index_add_rows(struct qr_index *index, const struct qr_slot *slo
                                uint32_t *entry_out, struct qr_error *e)
 {
     pthread_mutex_lock(&index->lock);
-    const uint32_t number = qr_index_take(index);
+    const uint32_t number = qr_index_entry_take(index);
     if (number != QR_ENTRY_NONE) {
         struct qr_entry *entry = qr_index_entry(index, number);
         entry->node.rows = 1;
