@@ -152,6 +152,12 @@ quire_status qr_client_model_from(const struct quire_model *from, struct qr_mode
             qr_error_set(e, status, "model.ropes[%u]: %.200s", i, why.text);
         to->rope_count++;
     }
+    if (!status && from->calibration_bytes > 0)
+        status = from->calibration
+                     ? qr_calibration_read(from->calibration, from->calibration_bytes,
+                                           &to->calibration, e)
+                     : qr_error_set(e, QUIRE_EINVAL, "model.calibration is NULL with %zu bytes",
+                                    from->calibration_bytes);
     return status ? status : qr_model_seal(to, e);
 }
 

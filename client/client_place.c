@@ -236,6 +236,7 @@ static void page_identity(const struct quire_op *op, const struct placed *p,
     id->page_tokens = s->policy.page_tokens;
     id->first_position = p->part->position / s->policy.page_tokens * s->policy.page_tokens;
     qr_policy_specs(&s->policy, id->layer, &id->key, &id->value);
+    qr_page_identity_levels(id, &s->model);
 }
 
 /* PART status of a page: 0, or 2 when it is not what was asked for. */

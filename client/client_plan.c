@@ -41,6 +41,7 @@ void qr_plan_identity(const struct quire_session *session, uint32_t layer,
         out->rope_layout = (uint8_t)session->model.ropes[l->rope].layout;
     out->page_tokens = session->policy.page_tokens;
     qr_policy_specs(&session->policy, layer, &out->key, &out->value);
+    qr_page_identity_levels(out, &session->model);
 }
 
 bool qr_plan_seals(const struct quire_session *session, uint32_t layer)
@@ -50,7 +51,7 @@ bool qr_plan_seals(const struct quire_session *session, uint32_t layer)
     if (qr_plan_heads(session, layer) == 0)
         return false;
     qr_plan_identity(session, layer, &id);
-    if (qr_codec_check(&id, NULL))
+    if (qr_codec_check_encode(&id, NULL))
         return false;
     const size_t page = qr_page_bytes_max(&id, &session->policy);
     return page > 0 && page < session->policy.page_tokens * qr_plan_row_bytes(session, layer) &&

@@ -159,7 +159,9 @@ struct quire_model {
     const struct quire_layers *layers;
     uint32_t layer_runs;
     const struct quire_rope *ropes;
-    uint32_t rope_count; /* <= 4 */
+    uint32_t rope_count;     /* <= 4 */
+    const void *calibration; /* bytes of a file of quire calibrate, or NULL */
+    size_t calibration_bytes;
 };
 
 /** Register (idempotent). fingerprint: 32 bytes out: the id of geometry, RoPE tables, revision

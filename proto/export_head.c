@@ -205,6 +205,7 @@ void qr_export_identity(const struct qr_export_walk *walk,
         .first_position = record->position};
     qr_policy_specs(&walk->policy, record->layer, &out->key, &out->value);
     memcpy(out->fingerprint, walk->head.fingerprint, QR_HASH_BYTES);
+    qr_page_identity_levels(out, &walk->model);
 }
 
 size_t qr_export_page_max(const struct qr_export_walk *walk,

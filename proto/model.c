@@ -151,6 +151,23 @@ static quire_status check_model(const struct qr_model *model, struct qr_error *e
     return status;
 }
 
+/* The fingerprint so far is that of the model without its calibration. */
+static quire_status check_calibration(const struct qr_model *model, struct qr_error *e)
+{
+    const struct qr_calibration *c = &model->calibration;
+    if (c->layers != model->layer_count)
+        return qr_error_set(e, QUIRE_EMISMATCH, "calibration has %u layers: the model has %u",
+                            c->layers, model->layer_count);
+    if (memcmp(c->model, model->fingerprint, QR_HASH_BYTES) != 0)
+        return qr_error_set(e, QUIRE_EMISMATCH,
+                            "calibration is of model %02x%02x%02x%02x...: this one is "
+                            "%02x%02x%02x%02x...",
+                            c->model[0], c->model[1], c->model[2], c->model[3],
+                            model->fingerprint[0], model->fingerprint[1], model->fingerprint[2],
+                            model->fingerprint[3]);
+    return QUIRE_OK;
+}
+
 quire_status qr_model_seal(struct qr_model *model, struct qr_error *e)
 {
     const quire_status status = check_model(model, e);
@@ -159,6 +176,15 @@ quire_status qr_model_seal(struct qr_model *model, struct qr_error *e)
 
     uint8_t packed[QR_MODEL_PACKED_MAX];
     struct qr_sha256 sha;
+    qr_sha256_init(&sha);
+    const size_t own = qr_model_pack_plain(model, packed);
+    qr_sha256_bytes(&sha, packed, own);
+    qr_sha256_finish(&sha, model->fingerprint);
+    if (!model->calibration.layers)
+        return QUIRE_OK;
+    const quire_status fits = check_calibration(model, e);
+    if (fits)
+        return fits;
     qr_sha256_init(&sha);
     qr_sha256_bytes(&sha, packed, qr_model_pack(model, packed));
     qr_sha256_finish(&sha, model->fingerprint);

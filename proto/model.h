@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "calibration.h"
 #include "status.h"
 
 #define QR_HASH_BYTES 32
@@ -96,6 +97,7 @@ struct qr_model {
     uint32_t layer_count, rope_count;
     struct qr_layer layers[QR_LAYERS_MAX];
     struct qr_rope ropes[QR_ROPES_MAX];
+    struct qr_calibration calibration;  /* of this very model, or all zero */
     uint8_t fingerprint[QR_HASH_BYTES]; /* set by qr_model_seal */
 };
 
@@ -104,13 +106,15 @@ struct qr_model {
 quire_status qr_name_check(const char *name, const char *what, struct qr_error *e);
 
 /** Check every limit above, then set model->fingerprint (SHA-256 of a canonical little-endian
- * serialization, proto/README.md). */
+ * serialization, proto/README.md). A calibration must be of this model: EMISMATCH. */
 quire_status qr_model_seal(struct qr_model *model, struct qr_error *e);
 
-#define QR_MODEL_PACKED_MAX 16384
+#define QR_MODEL_PACKED_MAX (16384 + QR_CALIBRATION_BYTES_MAX)
 /** The bytes that the fingerprint is the SHA-256 of; every limit must have been checked
  * (qr_model_seal). Returns how many. */
 size_t qr_model_pack(const struct qr_model *model, uint8_t out[QR_MODEL_PACKED_MAX]);
+/** The same without its calibration. */
+size_t qr_model_pack_plain(const struct qr_model *model, uint8_t out[QR_MODEL_PACKED_MAX]);
 /** The model of such bytes, checked and sealed; safe on any bytes. What a layer without KV
  * heads had beside them is zero. *out is undefined on failure. ECORRUPT, EINVAL as
  * qr_model_seal. */
@@ -212,6 +216,7 @@ quire_status qr_spec_check_tokens(const struct qr_codec_spec *spec, uint32_t pag
 
 #define QR_SPEC_ORDER_MAX 8192u         /* channels of all heads that `reorder` sorts */
 #define QR_SPEC_HEAD_MAX (128u * 1024u) /* elements of a head that a codec needs at once */
+#define QR_NUQ_HEAD_MAX 65536u          /* elements of a head of nuq: positions are 16 bits */
 /** The same, and what depends on the tensor's shape. */
 quire_status qr_spec_check_tensor(const struct qr_codec_spec *spec, uint32_t tokens,
                                   uint32_t heads, uint32_t dim, const char *tensor,

@@ -64,7 +64,7 @@ static uint8_t *put_rope(uint8_t *at, const struct qr_rope *rope)
     return at;
 }
 
-size_t qr_model_pack(const struct qr_model *model, uint8_t out[QR_MODEL_PACKED_MAX])
+size_t qr_model_pack_plain(const struct qr_model *model, uint8_t out[QR_MODEL_PACKED_MAX])
 {
     uint8_t *at = out;
 
@@ -79,6 +79,15 @@ size_t qr_model_pack(const struct qr_model *model, uint8_t out[QR_MODEL_PACKED_M
     for (uint32_t i = 0; i < model->rope_count; i++)
         at = put_rope(at, &model->ropes[i]);
     return (size_t)(at - out);
+}
+
+size_t qr_model_pack(const struct qr_model *model, uint8_t out[QR_MODEL_PACKED_MAX])
+{
+    const size_t plain = qr_model_pack_plain(model, out);
+
+    return model->calibration.layers
+               ? plain + qr_calibration_write(&model->calibration, out + plain)
+               : plain;
 }
 
 /* ---- reading ------------------------------------------------------------------------------
@@ -176,10 +185,12 @@ quire_status qr_model_unpack(const void *bytes, size_t n, struct qr_model *out,
         get_layer(&in, &out->layers[i]);
     for (uint32_t i = 0; i < out->rope_count; i++)
         get_rope(&in, &out->ropes[i]);
-    if (in.cut || in.left > 0)
-        return qr_error_set(e, QUIRE_ECORRUPT,
-                            in.cut ? "the model's %zu bytes end before it does"
-                                   : "the model ends before its %zu bytes do",
-                            n);
+    if (in.cut)
+        return qr_error_set(e, QUIRE_ECORRUPT, "the model's %zu bytes end before it does", n);
+    if (in.left > 0) { /* what follows is its calibration */
+        const quire_status status = qr_calibration_read(in.at, in.left, &out->calibration, e);
+        if (status)
+            return status;
+    }
     return qr_model_seal(out, e);
 }

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "layout.h"
+#include "spec_parts.h"
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "pages are little-endian and used in place"
@@ -183,6 +184,37 @@ void qr_page_identity_of(const struct qr_page_header *header, struct qr_page_ide
     memcpy(out->block_id, header->block_id, QR_HASH_BYTES);
 }
 
+void qr_page_identity_levels(struct qr_page_identity *id, const struct qr_model *model)
+{
+    const struct qr_calibration *c = &model->calibration;
+    id->key_levels = id->value_levels = NULL;
+    if (id->key.codec == QR_CODEC_NUQ)
+        id->key_levels = qr_calibration_levels(c, id->layer, 0, id->key.bits);
+    if (id->value.codec == QR_CODEC_NUQ)
+        id->value_levels = qr_calibration_levels(c, id->layer, 1, id->value.bits);
+}
+
+static quire_status match_levels(const struct qr_page_header *header, bool key,
+                                 const uint16_t *want, struct qr_error *e)
+{
+    const struct qr_codec_spec *spec = key ? &header->key : &header->value;
+    const uint16_t type = key ? QR_SECTION_KEY_SCALES : QR_SECTION_VALUE_SCALES;
+    struct qr_spec_parts parts;
+    if (!want || !qr_spec_parts(spec, header->tokens, header->heads,
+                                key ? header->key_dim : header->value_dim, &parts))
+        return QUIRE_OK;
+    for (uint32_t i = 0; i < header->section_count; i++) {
+        const struct qr_page_section *section = &header->sections[i];
+        const uint8_t *have = (const uint8_t *)header + section->offset + parts.levels;
+        if (section->type == type && memcmp(have, want, sizeof(*want) << spec->bits) != 0)
+            return qr_error_set(e, QUIRE_EMISMATCH,
+                                "level table of the page's %s is not that of the model's "
+                                "calibration",
+                                key ? "keys" : "values");
+    }
+    return QUIRE_OK;
+}
+
 static quire_status match_hash(const char *name, const uint8_t *have, const uint8_t *want,
                                struct qr_error *e)
 {
@@ -246,5 +278,7 @@ quire_status qr_page_match(const struct qr_page_header *header,
         status = match_spec("key", &header->key, &id->key, e);
     if (!status)
         status = match_spec("value", &header->value, &id->value, e);
-    return status;
+    if (!status)
+        status = match_levels(header, true, id->key_levels, e);
+    return status ? status : match_levels(header, false, id->value_levels, e);
 }

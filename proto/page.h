@@ -111,7 +111,13 @@ struct qr_page_identity {
     uint16_t page_tokens;
     uint64_t first_position;
     struct qr_codec_spec key, value;
+    /* Level tables (FP16 [2^bits], borrowed) where the codec is nuq: what pages are encoded
+     * with and must have. NULL: none, or not known. */
+    const uint16_t *key_levels, *value_levels;
 };
+
+/** Set the level tables of an identity from its model's calibration. */
+void qr_page_identity_levels(struct qr_page_identity *id, const struct qr_model *model);
 
 /** A validated page: pointers into the page's bytes, NULL where a section is absent. */
 struct qr_page_view {

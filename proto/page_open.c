@@ -12,6 +12,7 @@
 
 #include "layout.h"
 #include "spec_parts.h"
+#include "values_codec.h"
 
 static const char *section_name(uint16_t type)
 {
@@ -216,6 +217,8 @@ static quire_status check_structure(const struct qr_codec_spec *spec,
     uint64_t seen[QR_SPEC_ORDER_MAX / 64] = {0};
     const uint32_t channels = header->heads * dim;
     (void)qr_spec_parts(spec, header->tokens, header->heads, dim, &parts);
+    if (spec->codec == QR_CODEC_NUQ)
+        return qr_values_check_nuq_structure(header, spec, &parts, scales, tensor, e);
     if (!parts.order)
         return QUIRE_OK;
     const uint16_t *order = (const uint16_t *)(const void *)(scales + parts.order);

@@ -148,6 +148,8 @@ static quire_status check_tensor_scales(const struct qr_page_header *h, const st
     const size_t bytes = parts.head_bytes * h->heads;
     if (t->spec->codec == QR_CODEC_FP8)
         status = qr_values_check_fp8_scales(t->spec, at, bytes, t->name, e);
+    else if (t->spec->codec == QR_CODEC_NUQ)
+        status = qr_values_check_nuq(h, &parts, at, t->name, e);
     else if (t->spec->codec == QR_CODEC_LM)
         status =
             check_factors((const uint16_t *)(const void *)at, bytes / 2, t->name, "factor", e);

@@ -48,6 +48,14 @@ static size_t head_bytes(const struct qr_codec_spec *spec, uint32_t tokens, uint
     }
 }
 
+/** Elements of a head that nuq may keep exactly. */
+static uint32_t outliers_a_head(const struct qr_codec_spec *spec, uint32_t tokens, uint32_t dim)
+{
+    return spec->codec == QR_CODEC_NUQ
+               ? (uint32_t)((uint64_t)tokens * dim * spec->param[QR_PARAM_NUMBER] / 10000u)
+               : 0;
+}
+
 bool qr_spec_parts(const struct qr_codec_spec *spec, uint32_t tokens, uint32_t heads,
                    uint32_t dim, struct qr_spec_parts *out)
 {
@@ -58,7 +66,18 @@ bool qr_spec_parts(const struct qr_codec_spec *spec, uint32_t tokens, uint32_t h
     *out = (struct qr_spec_parts){.head_bytes = head_bytes(spec, tokens, dim)};
     if (out->head_bytes == 0 && spec->codec != QR_CODEC_RAW)
         return false;
+    out->outliers = outliers_a_head(spec, tokens, dim);
+    if (out->outliers) {
+        out->head_outliers = out->head_bytes;
+        out->head_bytes += (1 + 2 * (size_t)out->outliers) * sizeof(uint16_t);
+    }
     size_t end = out->head_bytes * heads;
+    if (spec->codec == QR_CODEC_NUQ) {
+        if (tokens * dim > QR_NUQ_HEAD_MAX)
+            return false;
+        out->levels = end;
+        end += sizeof(uint16_t) << spec->bits;
+    }
     if (flags & QR_SPEC_CENTER) {
         out->means = end;
         end += row_bytes;

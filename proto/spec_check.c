@@ -37,6 +37,9 @@ static const struct limits limits[] = {
                       "2 (token)", "a clip ratio of 500 to 999 thousandths, or 0"},
     [QR_CODEC_LM] = {"lm", LOW_BITS, AXIS(QR_AXIS_TOKEN), false, COMMON, UINT32_MAX,
                      "2, 3 or 4", "2 (token)", "a seed"},
+    [QR_CODEC_NUQ] = {"nuq", LOW_BITS, AXIS(QR_AXIS_CHANNEL) | AXIS(QR_AXIS_TOKEN), true,
+                      COMMON, QR_OUTLIER_RATE_MAX, "2, 3 or 4", "1 (channel) or 2 (token)",
+                      "outliers, 0 to 1000 in ten thousand elements"},
 };
 #define LIMITS_COUNT (sizeof(limits) / sizeof(limits[0]))
 
@@ -135,5 +138,10 @@ quire_status qr_spec_check_tensor(const struct qr_codec_spec *spec, uint32_t tok
                             "%s: fp8 by head with options in pages of %u tokens of %u "
                             "channels: at most %u elements a head expected",
                             tensor, tokens, dim, QR_SPEC_HEAD_MAX);
+    if (spec->codec == QR_CODEC_NUQ && tokens * dim > QR_NUQ_HEAD_MAX)
+        return qr_error_set(e, QUIRE_EINVAL,
+                            "%s: nuq in pages of %u tokens of %u channels: at most %u elements "
+                            "a head expected",
+                            tensor, tokens, dim, QR_NUQ_HEAD_MAX);
     return QUIRE_OK;
 }

@@ -12,9 +12,12 @@
 /** Byte offsets into a scales section; a part that is absent has offset 0 (none stands first).
  */
 struct qr_spec_parts {
-    size_t head_bytes; /* scales of one head; heads follow each other from byte 0 */
-    size_t means;      /* FP16 [heads][dim] (center) */
-    size_t norms;      /* FP16 [heads][dim] (normalize) */
+    size_t head_bytes;    /* scales of one head; heads follow each other from byte 0 */
+    size_t head_outliers; /* nuq, within a head: u16 count, positions[n], FP16 values[n] */
+    uint32_t outliers;    /* n */
+    size_t levels;        /* FP16 [2^bits] (nuq) */
+    size_t means;         /* FP16 [heads][dim] (center) */
+    size_t norms;         /* FP16 [heads][dim] (normalize) */
     size_t order; /* u16 [heads x dim]: channel at each place of the rotated row (reorder) */
     size_t bytes; /* the whole section */
 };

@@ -86,6 +86,7 @@ struct qr_wire_model {
     Quire__V1__LayerGeometry *layer_pointers[QR_LAYERS_MAX];
     Quire__V1__Rope ropes[QR_ROPES_MAX];
     Quire__V1__Rope *rope_pointers[QR_ROPES_MAX];
+    uint8_t calibration[QR_CALIBRATION_BYTES_MAX];
 };
 /** Model -> wire message; equal layers in a row become one run. Strings and tables stay
  * borrowed from `model`. */

@@ -104,6 +104,9 @@ quire_status qr_wire_model_from(const Quire__V1__Model *message, struct qr_model
     for (size_t i = 0; i < message->n_ropes && !status; i++)
         status = take_rope(message->ropes[i], i, &out->ropes[i], e);
     out->rope_count = (uint32_t)message->n_ropes;
+    if (message->calibration.len > 0 && !status)
+        status = qr_calibration_read(message->calibration.data, message->calibration.len,
+                                     &out->calibration, e);
     for (size_t i = 0; i < message->n_layers && !status; i++)
         status = take_layers(message->layers[i], i, out, e);
     return status ? status : qr_model_seal(out, e);
@@ -163,6 +166,10 @@ void qr_wire_model_to(const struct qr_model *model, struct qr_wire_model *out)
     for (uint32_t i = 0; i < model->rope_count; i++) {
         out->rope_pointers[i] = &out->ropes[i];
         put_rope(&model->ropes[i], &out->ropes[i]);
+    }
+    if (model->calibration.layers) {
+        message->calibration.data = out->calibration;
+        message->calibration.len = qr_calibration_write(&model->calibration, out->calibration);
     }
 }
 

@@ -25,6 +25,7 @@ static const struct qr_command commands[] = {
     {"inspect", "show what a page holds, of a file or of a session", qr_cmd_inspect},
     {"demo", "append, fetch and attend on real keys and values, and measure", qr_cmd_demo},
     {"bench", "the same at length: a session of a million tokens", qr_cmd_bench},
+    {"calibrate", "fit level tables to a model's keys and values", qr_cmd_calibrate},
     {"eval", "show what encodings do to attention, without a server", qr_cmd_eval},
     {"tune", "find the encodings that err least under a budget of bits", qr_cmd_tune},
     {NULL, NULL, NULL},

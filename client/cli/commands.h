@@ -20,6 +20,7 @@ int qr_cmd_attend(struct qr_cli *cli, int argc, char **argv);
 int qr_cmd_bench(struct qr_cli *cli, int argc, char **argv);
 int qr_cmd_demo(struct qr_cli *cli, int argc, char **argv);
 int qr_cmd_eval(struct qr_cli *cli, int argc, char **argv);
+int qr_cmd_calibrate(struct qr_cli *cli, int argc, char **argv);
 int qr_cmd_fetch(struct qr_cli *cli, int argc, char **argv);
 int qr_cmd_flush(struct qr_cli *cli, int argc, char **argv);
 int qr_cmd_fsck(struct qr_cli *cli, int argc, char **argv);

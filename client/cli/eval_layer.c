@@ -50,6 +50,11 @@ static void identity(const struct qr_eval_work *w, uint32_t variant, uint32_t pa
         .first_position = (uint64_t)page * policy->page_tokens,
     };
     qr_policy_specs(policy, rows->layer, &id->key, &id->value);
+    if (rows->calibration && id->key.codec == QR_CODEC_NUQ)
+        id->key_levels = qr_calibration_levels(rows->calibration, rows->layer, 0, id->key.bits);
+    if (rows->calibration && id->value.codec == QR_CODEC_NUQ)
+        id->value_levels =
+            qr_calibration_levels(rows->calibration, rows->layer, 1, id->value.bits);
 }
 
 /** The FP16 keys that a variant encodes, from `token` on. */
@@ -117,7 +122,7 @@ static quire_status allocate_pages(struct qr_eval_work *w, struct qr_error *e)
         identity(w, v, 0, &id);
         quire_status status = qr_policy_check(&w->variants[v].policy, e);
         if (status == QUIRE_OK)
-            status = qr_codec_check(&id, e);
+            status = qr_codec_check_encode(&id, e);
         if (status != QUIRE_OK)
             return status;
         w->pages[v] = qr_eval_get(qr_eval_pages(w, v), sizeof(**w->pages));

@@ -52,7 +52,8 @@ struct qr_eval_rows {
     uint32_t tokens;             /* a multiple of every variant's page_tokens */
     uint32_t queries;            /* 1 .. tokens */
     uint32_t query_heads, kv_heads, key_dim, value_dim;
-    uint32_t layer;             /* of the model */
+    uint32_t layer;                           /* of the model */
+    const struct qr_calibration *calibration; /* level tables of nuq; NULL: none */
     const struct qr_rope *rope; /* of keys that are before RoPE; NULL: keys are as attended */
 };
 

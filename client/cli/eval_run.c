@@ -3,6 +3,7 @@
  * A whole file, layer by layer: rows to FP16, queries rotated, each layer judged. See
  * eval_report.h.
  */
+#include "client/client_model.h"
 #include "eval_report.h"
 #include "eval_threads.h"
 #include "output.h"
@@ -16,6 +17,7 @@ struct run {
     const struct qr_model_file *model;
     const struct qr_eval_variant *variants;
     uint32_t count, threads, tokens, queries;
+    const struct qr_model *sealed; /* of a model with a calibration, else NULL */
 };
 
 /** Geometry of model layer `number`; NULL when the model has no such layer. */
@@ -110,7 +112,10 @@ static quire_status judge_layer(const struct run *run, uint32_t index,
     if (status != QUIRE_OK)
         return status;
     struct qr_eval_rows rows = {
-        .tokens = run->tokens, .queries = run->queries, .layer = l->number};
+        .tokens = run->tokens,
+        .queries = run->queries,
+        .layer = qr_kv_model_layer(run->kv, index, count_layers(&run->model->model)),
+        .calibration = run->sealed ? &run->sealed->calibration : NULL};
     rows.query_heads = (uint32_t)l->query->shape[1];
     rows.kv_heads = (uint32_t)l->key->shape[1];
     rows.key_dim = (uint32_t)l->key->shape[2];
@@ -155,10 +160,12 @@ static uint32_t whole_pages(const struct qr_kv_file *kv, const struct qr_eval_va
     return (uint32_t)(most / page * page);
 }
 
-quire_status qr_eval_run(const struct qr_kv_file *kv, const struct qr_model_file *model,
-                         const struct qr_eval_options *options,
-                         const struct qr_eval_variant *variants, uint32_t count, FILE *progress,
-                         struct qr_eval_report *out, struct qr_error *e)
+/* NOLINTNEXTLINE(readability-function-size): that of eval_report.h, and the sealed model */
+static quire_status run_sealed(const struct qr_kv_file *kv, const struct qr_model_file *model,
+                               const struct qr_model *sealed,
+                               const struct qr_eval_options *options,
+                               const struct qr_eval_variant *variants, uint32_t count,
+                               FILE *progress, struct qr_eval_report *out, struct qr_error *e)
 {
     const uint32_t tokens = whole_pages(kv, variants, count);
     const bool all = options->queries == 0 || options->queries > tokens;
@@ -168,7 +175,8 @@ quire_status qr_eval_run(const struct qr_kv_file *kv, const struct qr_model_file
                             count,
                             options->threads ? options->threads : qr_eval_threads(),
                             tokens,
-                            all ? tokens : options->queries};
+                            all ? tokens : options->queries,
+                            sealed};
     struct qr_progress bar;
     quire_status status = QUIRE_OK;
     const double start = qr_seconds();
@@ -190,6 +198,25 @@ quire_status qr_eval_run(const struct qr_kv_file *kv, const struct qr_model_file
     }
     qr_progress_end(&bar);
     out->seconds = qr_seconds() - start;
+    return status;
+}
+
+/* Only a calibration needs the model's fingerprint, so only then must the model be whole. */
+quire_status qr_eval_run(const struct qr_kv_file *kv, const struct qr_model_file *model,
+                         const struct qr_eval_options *options,
+                         const struct qr_eval_variant *variants, uint32_t count, FILE *progress,
+                         struct qr_eval_report *out, struct qr_error *e)
+{
+    struct qr_model *sealed = NULL;
+    quire_status status = QUIRE_OK;
+    if (model->model.calibration_bytes > 0) {
+        sealed = malloc(sizeof(*sealed));
+        status = sealed ? qr_client_model_from(&model->model, sealed, e)
+                        : qr_error_set(e, QUIRE_ENOMEM, "no memory for the model");
+    }
+    if (status == QUIRE_OK)
+        status = run_sealed(kv, model, sealed, options, variants, count, progress, out, e);
+    free(sealed);
     return status;
 }
 

@@ -243,8 +243,32 @@ static quire_status read_list(struct qr_model_file *out, cJSON *root, const stru
 
 void qr_model_file_link(struct qr_model_file *out, uint32_t layer_runs, uint32_t ropes)
 {
-    out->model = (struct quire_model){out->name,  out->revision, out->adapter, out->layers,
-                                      layer_runs, out->ropes,    ropes};
+    out->model = (struct quire_model){.name = out->name,
+                                      .revision = out->revision,
+                                      .adapter = out->adapter,
+                                      .layers = out->layers,
+                                      .layer_runs = layer_runs,
+                                      .ropes = out->ropes,
+                                      .rope_count = ropes};
+}
+
+quire_status qr_model_file_calibrate(const char *path, struct qr_model_file *out,
+                                     struct qr_error *e)
+{
+    FILE *file = fopen(path, "re");
+    if (file == NULL)
+        return qr_error_set(e, QUIRE_EIO, "%.128s: %s", path, strerror(errno));
+    const size_t n = fread(out->calibration, 1, sizeof(out->calibration), file);
+    const bool failed = ferror(file) != 0;
+    fclose(file);
+    if (failed)
+        return qr_error_set(e, QUIRE_EIO, "%.128s: cannot be read", path);
+    if (n == sizeof(out->calibration))
+        return qr_error_set(e, QUIRE_ETOOBIG, "%.128s: a calibration has at most %u bytes",
+                            path, (unsigned)QR_CALIBRATION_BYTES_MAX);
+    out->model.calibration = out->calibration;
+    out->model.calibration_bytes = n;
+    return QUIRE_OK;
 }
 
 static quire_status read_root(cJSON *root, struct qr_model_file *out, struct qr_error *e)

@@ -15,6 +15,7 @@ struct qr_model_file {
     char name[QR_NAME_MAX + 1], revision[QR_NAME_MAX + 1], adapter[QR_NAME_MAX + 1];
     struct quire_layers layers[QR_LAYERS_MAX];
     struct quire_rope ropes[QR_ROPES_MAX];
+    uint8_t calibration[QR_CALIBRATION_BYTES_MAX + 1];
     float numbers[QR_ROPES_MAX][3][QR_DIM_MAX / 2]; /* inv_freq, short_factor, long_factor */
 };
 
@@ -24,6 +25,9 @@ quire_status qr_model_file_read(const char *path, struct qr_model_file *out,
 /** The same from text. */
 quire_status qr_model_file_parse(const char *text, struct qr_model_file *out,
                                  struct qr_error *e);
+/** Read a calibration file into out->model. Errors: EIO, ETOOBIG. */
+quire_status qr_model_file_calibrate(const char *path, struct qr_model_file *out,
+                                     struct qr_error *e);
 /** Set the pointers of out->model: needed after filling or copying by hand. */
 void qr_model_file_link(struct qr_model_file *out, uint32_t layer_runs, uint32_t ropes);
 

@@ -101,6 +101,8 @@ void qr_model_args_init(struct qr_model_args *m)
         {"rotary-dim", QR_ARG_U32, &m->rotary_dim, "N", "channels rotated (all)", NULL},
         {"query-heads", QR_ARG_U32, &m->query_heads, "N",
          "query heads a layer (those of the file, else the KV heads)", NULL},
+        {"calibration", QR_ARG_TEXT, &m->calibration, "FILE",
+         "level tables of nuq, from quire calibrate; enter the fingerprint", NULL},
         {"model-name", QR_ARG_TEXT, &m->name, "TEXT", "enters the fingerprint (unnamed)", NULL},
     };
     memcpy(m->args, args, sizeof(args));
@@ -145,6 +147,9 @@ static quire_status infer_model(const struct qr_model_args *m, const struct qr_k
 quire_status qr_model_args_take(const struct qr_model_args *model, const struct qr_kv_file *kv,
                                 struct qr_model_file *out, struct qr_error *e)
 {
-    return model->path != NULL ? qr_model_file_read(model->path, out, e)
-                               : infer_model(model, kv, out, e);
+    const quire_status status = model->path != NULL ? qr_model_file_read(model->path, out, e)
+                                                    : infer_model(model, kv, out, e);
+    return status == QUIRE_OK && model->calibration
+               ? qr_model_file_calibrate(model->calibration, out, e)
+               : status;
 }

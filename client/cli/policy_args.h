@@ -11,7 +11,7 @@
 #include "model_file.h"
 
 #define QR_POLICY_ARGS 13
-#define QR_MODEL_ARGS 7
+#define QR_MODEL_ARGS 8
 
 /** What the options say; the tables point into it, so it must outlive them. */
 struct qr_policy_args {
@@ -30,7 +30,7 @@ const struct quire_policy *qr_policy_args_take(struct qr_policy_args *policy,
 
 /** The model of a new session: a file, or geometry from a K/V file and RoPE from options. */
 struct qr_model_args {
-    const char *path, *name;
+    const char *path, *name, *calibration;
     int stored, layout; /* stored -1: not given */
     double theta;
     uint32_t rotary_dim, query_heads;

@@ -14,7 +14,7 @@
 #include "proto/packing.h"
 #include "proto/quant.h"
 
-static const struct qr_hybrid_kernels *kernels(void)
+const struct qr_hybrid_kernels *qr_hybrid_kernels(void)
 {
 #if defined(__x86_64__)
     if (qr_isa() >= QR_ISA_AVX512)
@@ -76,7 +76,7 @@ static void pack(const float *x, const struct choice *w, uint32_t dim, uint32_t 
 {
     const struct qr_hybrid_factors f = view(&w->plain, bits);
     uint16_t codes[QR_DIM_MAX + QR_LEVELS_PAD];
-    kernels()->encode(x, dim, &f, codes);
+    qr_hybrid_kernels()->encode(x, dim, &f, codes);
     memset(codes + dim, 0, QR_LEVELS_PAD * sizeof(*codes));
     if (bits < 8) {
         qr_levels_kernels()->pack(codes, dim, bits, row);
@@ -105,7 +105,7 @@ static void range_of_tokens(const struct qr_channel_group *g, struct choice *w)
             memcpy(w->high, row, g->dim * sizeof(float));
         }
         any = true;
-        kernels()->range(row, g->dim, w->low, w->high);
+        qr_hybrid_kernels()->range(row, g->dim, w->low, w->high);
     }
 }
 
@@ -123,8 +123,8 @@ void qr_hybrid_encode_channels(const struct qr_channel_group *g)
         if (qr_page_is_raw(g->raw, g->first + t))
             continue;
         qr_row_kernels()->widen(g->x + t * g->stride, g->dim, row);
-        kernels()->add_errors(row, g->dim, &plain, w.errors[0]);
-        kernels()->add_errors(row, g->dim, &symmetric, w.errors[1]);
+        qr_hybrid_kernels()->add_errors(row, g->dim, &plain, w.errors[0]);
+        qr_hybrid_kernels()->add_errors(row, g->dim, &symmetric, w.errors[1]);
     }
     for (uint32_t c = 0; c < g->dim; c++)
         if (symmetric_wins(w.errors[0][c], w.errors[1][c]))
@@ -180,8 +180,8 @@ static void encode_token(const struct qr_token_batch *b, const uint16_t *x, uint
     }
     const struct qr_hybrid_factors plain = view(&w.plain, b->bits);
     const struct qr_hybrid_factors symmetric = view(&w.symmetric, b->bits);
-    kernels()->add_errors(row, b->dim, &plain, w.errors[0]);
-    kernels()->add_errors(row, b->dim, &symmetric, w.errors[1]);
+    qr_hybrid_kernels()->add_errors(row, b->dim, &plain, w.errors[0]);
+    qr_hybrid_kernels()->add_errors(row, b->dim, &symmetric, w.errors[1]);
     for (uint32_t first = 0, n; first < b->dim; first += n, pairs += 2) {
         n = b->dim - first < b->group ? b->dim - first : b->group;
         const bool wins =

@@ -5,7 +5,10 @@
  */
 #include "kernels.h"
 
+#include <string.h>
+
 #include "proto/cpu.h"
+#include "proto/spec_parts.h"
 #include "stage.h"
 
 /** The codec that works on the rows themselves, by id; rot has none: its stage puts chan in. */
@@ -18,6 +21,8 @@ static const struct qr_codec_ops *plain(uint16_t id)
         return &qr_codec_fp8;
     case QR_CODEC_LM:
         return &qr_codec_lm;
+    case QR_CODEC_NUQ:
+        return &qr_codec_nuq;
     default:
         return &qr_codec_chan;
     }
@@ -31,6 +36,11 @@ static void encode(const struct qr_tensor *t, const struct qr_rows *in,
         qr_stage_encode(ops, t, in, raw_bitmap, codes, scales);
     else
         ops->encode(t, in, raw_bitmap, codes, scales);
+    if (t->spec.codec == QR_CODEC_NUQ) {
+        struct qr_spec_parts parts = {0};
+        (void)qr_spec_parts(&t->spec, t->tokens, t->heads, t->dim, &parts);
+        memcpy(scales + parts.levels, t->levels, sizeof(*t->levels) << t->spec.bits);
+    }
 }
 
 static void expand(const struct qr_tensor *t, const uint8_t *codes, const uint8_t *scales,
@@ -54,6 +64,7 @@ static const struct qr_codec_ops codecs[] = {
     {QR_CODEC_FP8, "fp8", check, encode, expand},
     {QR_CODEC_ROT, "rot", check, encode, expand},
     {QR_CODEC_LM, "lm", check, encode, expand},
+    {QR_CODEC_NUQ, "nuq", check, encode, expand},
 };
 
 const struct qr_codec_ops *qr_codec(uint16_t id)
@@ -76,8 +87,8 @@ static quire_status check_tensor(const struct qr_tensor *tensor, const char *whi
 
 quire_status qr_codec_check(const struct qr_page_identity *id, struct qr_error *e)
 {
-    const struct qr_tensor key = {id->key, id->page_tokens, id->heads, id->key_dim};
-    const struct qr_tensor value = {id->value, id->page_tokens, id->heads, id->value_dim};
+    const struct qr_tensor key = {id->key, id->page_tokens, id->heads, id->key_dim, NULL};
+    const struct qr_tensor value = {id->value, id->page_tokens, id->heads, id->value_dim, NULL};
     if (!id->heads || id->heads > QR_HEADS_MAX)
         return qr_error_set(e, QUIRE_EINVAL, "%u heads; a lane has 1..%d", id->heads,
                             QR_HEADS_MAX);
@@ -86,6 +97,20 @@ quire_status qr_codec_check(const struct qr_page_identity *id, struct qr_error *
                             id->page_tokens, QR_PAGE_TOKENS_MAX);
     const quire_status status = check_tensor(&key, "key", e);
     return status ? status : check_tensor(&value, "value", e);
+}
+
+quire_status qr_codec_check_encode(const struct qr_page_identity *id, struct qr_error *e)
+{
+    const bool key = id->key.codec == QR_CODEC_NUQ && !id->key_levels;
+    const bool value = id->value.codec == QR_CODEC_NUQ && !id->value_levels;
+    const quire_status status = qr_codec_check(id, e);
+    if (!status && (key || value))
+        return qr_error_set(e, QUIRE_EINVAL,
+                            "%s of layer %u: nuq of %u bits needs level tables: a model with a "
+                            "calibration (quire calibrate) of these bits expected",
+                            key ? "keys" : "values", id->layer,
+                            key ? id->key.bits : id->value.bits);
+    return status;
 }
 
 const struct qr_row_kernels *qr_row_kernels(void)

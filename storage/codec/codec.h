@@ -13,6 +13,7 @@
 struct qr_tensor {
     struct qr_codec_spec spec;
     uint32_t tokens, heads, dim;
+    const uint16_t *levels; /* encode, nuq: FP16 [2^bits], borrowed; else NULL */
 };
 
 /** FP16 rows [tokens][heads][dim]; strides in elements, channel stride 1. Borrowed. */
@@ -63,6 +64,8 @@ const struct qr_codec_ops *qr_codec(uint16_t id);
 
 /** Check that K and V of this identity can be encoded: dims, groups, page_tokens. */
 quire_status qr_codec_check(const struct qr_page_identity *id, struct qr_error *e);
+/** The same, and that there are level tables where the codecs need them (EINVAL). */
+quire_status qr_codec_check_encode(const struct qr_page_identity *id, struct qr_error *e);
 
 /**
  * cos/sin for `tokens` consecutive positions from `first_position`: out[t][0..rd/2) = cos,

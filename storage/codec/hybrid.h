@@ -25,6 +25,9 @@ struct qr_hybrid_kernels {
                    uint16_t *codes);
 };
 
+/** Kernels of the instruction set in use. */
+const struct qr_hybrid_kernels *qr_hybrid_kernels(void);
+
 extern const struct qr_hybrid_kernels qr_hybrid_scalar, qr_hybrid_avx2, qr_hybrid_avx512;
 
 #endif

@@ -83,7 +83,8 @@ extern const struct qr_chan_kernels qr_chan_scalar, qr_chan_avx2, qr_chan_avx512
 const struct qr_row_kernels *qr_row_kernels(void);
 const struct qr_chan_kernels *qr_chan_kernels(void);
 
-extern const struct qr_codec_ops qr_codec_raw, qr_codec_chan, qr_codec_fp8, qr_codec_lm;
+extern const struct qr_codec_ops qr_codec_raw, qr_codec_chan, qr_codec_fp8, qr_codec_lm,
+    qr_codec_nuq;
 
 /** Where element (token, head) of the range of `to` goes; both relative to the page. */
 static inline void *qr_expand_at(const struct qr_expand *to, uint32_t token, uint32_t head)

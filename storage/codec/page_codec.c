@@ -18,7 +18,8 @@ static struct qr_tensor tensor_of(const struct qr_page_identity *id, enum qr_whi
 {
     const bool key = which == QR_KEY;
     return (struct qr_tensor){key ? id->key : id->value, id->page_tokens, id->heads,
-                              key ? id->key_dim : id->value_dim};
+                              key ? id->key_dim : id->value_dim,
+                              key ? id->key_levels : id->value_levels};
 }
 
 static void copy_raw_rows(const struct qr_rows *in, const struct qr_tensor *t,
@@ -95,7 +96,7 @@ quire_status qr_page_encode_surveyed(const struct qr_surveyed *rows, void *page,
     const struct qr_page_identity *id = rows->id;
     uint8_t bitmap[QR_PAGE_TOKENS_MAX / 8];
     struct qr_page_sections sections;
-    quire_status status = qr_codec_check(id, e);
+    quire_status status = qr_codec_check_encode(id, e);
     if (status)
         return status;
     const uint32_t raw_rows = choose_raw(rows, bitmap);
@@ -123,7 +124,7 @@ quire_status qr_page_encode(const struct qr_page_identity *id, const struct qr_p
 {
     struct qr_token_survey survey[QR_PAGE_TOKENS_MAX];
     const struct qr_surveyed rows = {id, policy, key, value, survey};
-    const quire_status status = qr_codec_check(id, e);
+    const quire_status status = qr_codec_check_encode(id, e);
     if (status)
         return status;
     (void)qr_page_survey(id, key, value, survey);

@@ -151,7 +151,7 @@ static void encode_block(const struct stage *s, const struct qr_codec_ops *inner
                          const uint8_t *raw_bitmap, uint8_t *codes, uint8_t *scales)
 {
     const struct qr_tensor *t = s->tensor;
-    const struct qr_tensor part = {qr_stage_inner(&t->spec), count, 1, t->dim};
+    const struct qr_tensor part = {qr_stage_inner(&t->spec), count, 1, t->dim, t->levels};
     const size_t row_bytes = qr_spec_row_bytes(&t->spec, t->dim);
     for (uint32_t h = 0; h < s->heads; h++) {
         const struct qr_rows in = {rows + (size_t)h * t->dim, s->channels, t->dim};
@@ -221,7 +221,7 @@ static void expand_unit(const struct stage *s, const struct qr_codec_ops *inner,
                         const uint8_t *codes, const uint8_t *scales, const struct qr_expand *to)
 {
     const struct qr_tensor within = {qr_stage_inner(&s->tensor->spec), s->tensor->tokens,
-                                     s->tensor->heads, s->tensor->dim};
+                                     s->tensor->heads, s->tensor->dim, NULL};
     _Alignas(64) float wide[WIDE_ELEMENTS];
     const uint32_t fit = WIDE_ELEMENTS / s->channels;
     const uint32_t step = fit < QR_TOKENS_BATCH ? fit : QR_TOKENS_BATCH;

@@ -33,6 +33,7 @@ void qr_lane_identity(const struct qr_session *session, const struct qr_lane *la
         .first_position = (uint64_t)block * session->policy.page_tokens,
     };
     qr_policy_specs(&session->policy, lane->layer, &out->key, &out->value);
+    qr_page_identity_levels(out, session->model);
     memcpy(out->fingerprint, session->model->fingerprint, QR_HASH_BYTES);
 }
 

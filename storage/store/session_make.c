@@ -50,7 +50,7 @@ static quire_status check_geometry(const struct qr_session *session, struct qr_e
                                .value_dim = layer->value_dim};
         struct qr_page_identity id;
         qr_lane_identity(session, &lane, 0, &id);
-        quire_status status = qr_codec_check(&id, e);
+        quire_status status = qr_codec_check_encode(&id, e);
         if (status != QUIRE_OK)
             return status;
         if (qr_page_bytes_max(&id, &session->policy) > QR_PAGE_BYTES_MAX)

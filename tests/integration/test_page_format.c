@@ -7,6 +7,7 @@
 
 #include <unistd.h>
 
+#include "proto/quant.h"
 #include "proto/spec_text.h"
 #include "storage/codec/codec.h"
 
@@ -27,6 +28,19 @@ static void random_rows(uint16_t *rows, size_t n, uint32_t seed)
     }
 }
 
+/* Uneven levels of up to 4 bits, others for keys than for values. */
+static const uint16_t *make_levels(uint32_t bits, int which)
+{
+    static uint16_t levels[2][16];
+    const double count = 1u << (bits < 4 ? bits : 4);
+    for (uint32_t i = 0; i < count; i++) {
+        const double z = 2 * i / (count - 1) - 1;
+        levels[which][i] =
+            qr_f16_from_f32((float)(which ? z * fabs(z) : z * (0.5 + z * z / 2)));
+    }
+    return levels[which];
+}
+
 static void *encode(const struct qr_codec_spec *key, const struct qr_codec_spec *value,
                     size_t *bytes)
 {
@@ -39,7 +53,9 @@ static void *encode(const struct qr_codec_spec *key, const struct qr_codec_spec 
                                         .rope_layout = QR_ROPE_HALF,
                                         .page_tokens = TOKENS,
                                         .key = *key,
-                                        .value = *value};
+                                        .value = *value,
+                                        .key_levels = make_levels(key->bits, 0),
+                                        .value_levels = make_levels(value->bits, 1)};
     const struct qr_policy policy = {
         .page_tokens = TOKENS, .sink_rows = 2, .outlier_rows = 4, .key = *key, .value = *value};
     const struct qr_rows key_rows = {k, HEADS * KEY_DIM, KEY_DIM};
@@ -107,6 +123,9 @@ static void a_stranger_reads_the_same_values(void **state)
         {"rot:bits=3,group=16,clip=0.9", "rot:bits=2,center"},
         {"rot:heads4", "rot:bits=8,group=128,reorder"},
         {"rot:heads4,reorder,normalize", "lm:bits=2"},
+        {"nuq:group=16", "nuq"},
+        {"nuq:axis=token,bits=2,outliers=0.1,group=16", "nuq:bits=3,axis=channel,outliers=0"},
+        {"nuq:bits=3,center,normalize", "nuq:bits=2,group=128,outliers=0.05,center"},
         {"lm:bits=3,seed=7", "lm:center,seed=4294967295"},
     };
     static uint16_t ours[KEY_ELEMENTS + VALUE_ELEMENTS], theirs[KEY_ELEMENTS + VALUE_ELEMENTS];

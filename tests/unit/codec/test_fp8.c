@@ -71,7 +71,7 @@ static _Alignas(64) float scales[TOKENS * HEADS];
 /** Rows whose size differs by token and head; token 5 is raw and huge. */
 static void round_trip(struct qr_codec_spec spec)
 {
-    const struct qr_tensor t = {spec, TOKENS, HEADS, DIM};
+    const struct qr_tensor t = {.spec = spec, .tokens = TOKENS, .heads = HEADS, .dim = DIM};
     const struct qr_rows in = {x, HEADS * DIM, DIM};
     const uint8_t raw[QR_PAGE_TOKENS_MAX / 8] = {1u << 5};
     const struct qr_codec_ops *ops = qr_codec(QR_CODEC_FP8);

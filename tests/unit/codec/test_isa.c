@@ -61,6 +61,8 @@ static _Alignas(64) float rotation[128 * 1024];
 static _Alignas(64) uint8_t codes[2][ELEMENTS * 2 + GUARD], scales[2][ELEMENTS * 2 + GUARD];
 static _Alignas(64) uint8_t dst[2][ELEMENTS * 4 + 4 * GUARD];
 
+static uint16_t levels[16];
+
 static void fill(const struct job *j)
 {
     const uint32_t dim = j->tensor.dim;
@@ -86,7 +88,7 @@ static void random_spec(struct qr_codec_spec *s)
     static const uint32_t bits[] = {2, 3, 4, 8}, groups[] = {16, 32, 64, 128};
     const uint32_t common = QR_SPEC_CENTER | QR_SPEC_NORMALIZE;
     uint32_t *flags = &s->param[QR_PARAM_FLAGS], *number = &s->param[QR_PARAM_NUMBER];
-    *s = (struct qr_codec_spec){.codec = (uint16_t)(1 + random_below(5)),
+    *s = (struct qr_codec_spec){.codec = (uint16_t)(1 + random_below(6)),
                                 .bits = (uint8_t)pick(bits, 4),
                                 .axis = QR_AXIS_TOKEN,
                                 .group = (uint16_t)pick(groups, 4)};
@@ -111,12 +113,28 @@ static void random_spec(struct qr_codec_spec *s)
         *number = random_below(1000);
         *flags = some_of(common);
         break;
+    case QR_CODEC_NUQ:
+        s->bits = (uint8_t)pick(bits, 3);
+        s->axis = (uint8_t)(1 + random_below(2));
+        *number = random_below(2) ? random_below(QR_OUTLIER_RATE_MAX + 1) : random_below(200);
+        *flags = some_of(common);
+        break;
     default:
         s->axis = (uint8_t)(1 + random_below(2));
         *flags = some_of(common | QR_SPEC_HYBRID);
         break;
     }
     assert_ok(qr_spec_check(s, "random", NULL));
+}
+
+/** Ascending, -1 to 1, at least 1/32 apart in the mean. */
+static void random_levels(uint32_t bits)
+{
+    float at = -1.0f;
+    for (uint32_t i = 0; i < 1u << bits; i++) {
+        levels[i] = qr_f16_from_f32(at);
+        at += (float)(1 + random_below(1000)) / 500.0f / (float)(1u << bits);
+    }
 }
 
 static void random_tensor(struct job *j)
@@ -126,6 +144,12 @@ static void random_tensor(struct job *j)
     j->tensor.dim = random_below(3) ? pick(dims, 12) : 16 + 8 * random_below(127);
     j->tensor.heads = 1 + random_below(3);
     j->tensor.tokens = 128;
+    j->tensor.levels = NULL;
+    if (j->tensor.spec.codec == QR_CODEC_NUQ) {
+        random_levels(j->tensor.spec.bits);
+        j->tensor.levels = levels;
+        j->tensor.dim = j->tensor.dim > 512 ? 512 : j->tensor.dim;
+    }
     j->in = (struct qr_rows){input, (size_t)j->tensor.heads * j->tensor.dim, j->tensor.dim};
     const uint32_t raw_every = random_below(4); /* 0: none, 1: all, else some */
     for (uint32_t t = 0; t < 128; t++)

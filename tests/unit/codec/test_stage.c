@@ -112,7 +112,7 @@ static double error_of(const char *text)
 {
     struct qr_codec_spec spec;
     assert_ok(qr_spec_parse(text, true, &spec, NULL));
-    const struct qr_tensor t = {spec, TOKENS, HEADS, DIM};
+    const struct qr_tensor t = {.spec = spec, .tokens = TOKENS, .heads = HEADS, .dim = DIM};
     const struct qr_rows in = {x, ROW, DIM};
     const struct qr_codec_ops *ops = qr_codec(spec.codec);
     assert_ok(ops->check(&t, NULL));
