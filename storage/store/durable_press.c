@@ -73,6 +73,20 @@ static void keep_summary(struct qr_session *session)
     session->save.page_bytes = info.page_bytes;
 }
 
+/* Nobody has it but the table and the caller: whoever takes it from now on finds it not loaded.
+ * References are taken under the table's lock. */
+static bool close_door(struct qr_session *session)
+{
+    struct qr_store *store = session->store;
+
+    pthread_mutex_lock(&store->table_lock);
+    const bool alone = atomic_load(&session->refs) == 2;
+    if (alone)
+        atomic_store(&session->loaded, false);
+    pthread_mutex_unlock(&store->table_lock);
+    return alone;
+}
+
 /* Nobody has it but the table and the caller, and the disk has all of it. */
 static bool unload(struct qr_session *session)
 {
@@ -87,11 +101,12 @@ static bool unload(struct qr_session *session)
                       session->blocks.claimed > session->blocks.fixed; /* not on disk */
     pthread_mutex_unlock(&mover->lock);
     if (!busy && !session->dead && atomic_load(&session->loaded) && session->save.stored &&
-        atomic_load(&session->refs) == 2 && lanes_are_saved(session)) {
+        lanes_are_saved(session)) {
         keep_summary(session);
-        qr_session_unload(session);
-        done = true;
+        done = close_door(session);
     }
+    if (done)
+        qr_session_unload(session);
     pthread_mutex_unlock(&session->lock);
     pthread_mutex_unlock(&session->write_lock);
     return done;

@@ -250,13 +250,17 @@ static bool drop_for_space(struct qr_session *session, uint64_t now_ms)
     return dropped;
 }
 
-static double disk_fill(struct qr_store *store)
+/* Above the mark, or somebody found no slot since the last tick (sizes may not fit each other's
+ * regions). */
+static bool disk_is_full(struct qr_store *store)
 {
     struct qr_tier *disk = qr_disk_tier(store->disk);
     struct qr_tier_stat stat;
 
     disk->ops->stat(disk, &stat);
-    return stat.budget_bytes > 0 ? (double)stat.reserved_bytes / (double)stat.budget_bytes : 0;
+    const bool refused = stat.failures != store->disk_failures_seen;
+    store->disk_failures_seen = stat.failures;
+    return refused || (double)stat.reserved_bytes > DISK_HIGH * (double)stat.budget_bytes;
 }
 
 static struct qr_session *longest_unused(struct qr_store *store)
@@ -276,13 +280,12 @@ static struct qr_session *longest_unused(struct qr_store *store)
     return found;
 }
 
-/* From the high mark down to the low one; slots are free a little later, in the background, so
- * a few sessions a tick. */
+/* Slots are free a little later, in the background, so only a few sessions a tick. */
 static uint32_t make_disk_room(struct qr_store *store, uint64_t now_ms)
 {
     uint32_t dropped = 0;
 
-    if (!store->drop_when_full || disk_fill(store) < DISK_HIGH)
+    if (!store->drop_when_full || !disk_is_full(store))
         return 0;
     for (uint32_t i = 0; i < DROPS_A_TICK && dropped < DROPS_A_TICK / 4; i++) {
         struct qr_session *session = longest_unused(store);

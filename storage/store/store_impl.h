@@ -5,7 +5,8 @@
  *
  * Lock order, outermost first (storage/README.md):
  *   session.write_lock -> session.lock -> index lock -> tier lock
- *   table_lock is taken alone, or under nothing and over nothing but pools.
+ *   table_lock is taken alone, or under a session's locks; over nothing but pools.
+ *   mover.lock (durable.h) is a leaf.
  */
 #ifndef QR_STORE_IMPL_H
 #define QR_STORE_IMPL_H
@@ -153,6 +154,7 @@ struct qr_store {
     struct qr_mover *mover; /* const */
     struct qr_disk *disk;   /* const */
     bool drop_when_full;    /* const */
+    uint64_t disk_failures_seen;  /* owner: qr_store_tick */
     _Atomic uint64_t ahead_bytes; /* atomic: asked for ahead by all readers */
     struct qr_meta meta;
     struct qr_counters counters;

@@ -16,7 +16,7 @@
 #define BUDGET (16u << 20)
 #define CAP (512u << 20)
 
-static char folder[256];
+static char life_folder[256];
 
 static inline int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
 {
@@ -31,7 +31,7 @@ static inline void start(struct fixture *f)
     struct qr_store_disk_config disk = {.count = 1, .tail_log_bytes = 96u << 20};
     struct qr_store_config config = fixture_config(BUDGET);
 
-    disk.folders[0] = folder;
+    disk.folders[0] = life_folder;
     disk.cap_bytes[0] = CAP;
     disk.tail_segment_bytes = 4u << 20;
     config.disk = &disk;
@@ -63,17 +63,17 @@ static inline int set_up(void **state)
     const char *base = getenv("QUIRE_DISK_DIR");
     (void)state;
 
-    snprintf(folder, sizeof(folder), "%s/quire_store_XXXXXX",
+    snprintf(life_folder, sizeof(life_folder), "%s/quire_store_XXXXXX",
              base                     ? base
              : getenv("QUIRE_BINARY") ? getenv("QUIRE_BINARY")
                                       : "/tmp");
-    return mkdtemp(folder) ? 0 : -1;
+    return mkdtemp(life_folder) ? 0 : -1;
 }
 
 static inline int tear_down(void **state)
 {
     (void)state;
-    return nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    return nftw(life_folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
 static inline quire_status append_durably(struct fixture *f, const struct qr_session_info *s,
