@@ -16,5 +16,17 @@ static bool expand_fused(const struct qr_tensor *tensor, const uint8_t *codes,
            qr_fused_multiply_avx2(tensor, codes, scales, to);
 }
 
-const struct qr_chan_kernels qr_chan_avx2 = {encode_channels, encode_tokens, decode_channels,
-                                             decode_token, expand_fused};
+static void encode_channels_fused(const struct qr_channel_group *group)
+{
+    if (!qr_fused_encode_channels_avx2(group))
+        encode_channels(group);
+}
+
+static void encode_tokens_fused(const struct qr_token_batch *batch)
+{
+    if (!qr_fused_encode_tokens_avx2(batch))
+        encode_tokens(batch);
+}
+
+const struct qr_chan_kernels qr_chan_avx2 = {encode_channels_fused, encode_tokens_fused,
+                                             decode_channels, decode_token, expand_fused};

@@ -20,7 +20,9 @@ qr_fused_fn qr_fused_lookup, qr_fused_lookup_avx2;
 
 /** Encode one group along tokens; false: not for this shape. */
 bool qr_fused_encode_channels(const struct qr_channel_group *group);
+bool qr_fused_encode_channels_avx2(const struct qr_channel_group *group);
 /** Encode rows with groups along channels; false: not for this shape or content. */
 bool qr_fused_encode_tokens(const struct qr_token_batch *batch);
+bool qr_fused_encode_tokens_avx2(const struct qr_token_batch *batch);
 
 #endif
