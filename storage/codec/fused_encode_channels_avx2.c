@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Encoding of `chan` with groups along tokens for AVX2: ranges of blocks of 64
+ * Encoding of `chan` with groups along tokens for AVX2: ranges of lines of 32
  * channels, then codes of two rows at a time. Same bits as the general kernels;
  * shapes whose planes are not whole vectors are left to them.
  */
@@ -52,7 +52,7 @@ ALWAYS __m256i extremes_maximum(const struct extremes *e)
 /** Minima and maxima of `vectors` x 16 channels. */
 ALWAYS void find_ranges(struct group *m, uint32_t channel, int vectors)
 {
-    struct extremes e[4];
+    struct extremes e[2];
     for (int v = 0; v < vectors; v++)
         e[v] = (struct extremes){_mm256_setzero_si256(), _mm256_set1_epi16(INT16_MIN),
                                  _mm256_set1_epi16(INT16_MAX)};
@@ -184,8 +184,8 @@ ALWAYS void encode_group(struct group *m, int planes)
     const uint32_t bits = (uint32_t)(16 / planes), dim = m->g->dim,
                    words = dim / (uint32_t)planes;
     uint32_t c = 0;
-    for (; c + 64 <= dim; c += 64)
-        find_ranges(m, c, 4);
+    for (; c + 32 <= dim; c += 32)
+        find_ranges(m, c, 2);
     for (; c < dim; c += 16)
         find_ranges(m, c, 1);
     if (any_negative_zero(m))
