@@ -10,6 +10,7 @@
  */
 #include <assert.h>
 #include <errno.h>
+#include <string.h>
 #include <time.h>
 
 #include "storage/base/clock.h"
@@ -180,6 +181,26 @@ static void judge(const struct qr_disk *disk, struct qr_disk_commit *commit,
         commit->status = QUIRE_ENOMEM;
 }
 
+/* After a failed write the index was opened anew: whether its files have the batch, which is
+ * there as a whole or not at all. When it does not open there is no telling. */
+static bool may_be_there(struct qr_disk *disk, const struct qr_disk_batch *batch)
+{
+    uint8_t value[QR_DISK_SESSION_RECORD_MAX];
+    struct qr_disk_change change;
+    struct qr_disk_key key;
+    size_t at = 0, n;
+
+    if (!qr_disk_batch_next(batch, &at, &change) || change.key_bytes > sizeof(key.bytes))
+        return true;
+    key.n = change.key_bytes;
+    memcpy(key.bytes, change.key, key.n);
+    const quire_status status = qr_disk_index_get(disk->index, &key, value, sizeof(value), &n);
+    if (status != QUIRE_OK)
+        return status != QUIRE_ENOTFOUND || !change.put;
+    return change.put && (n != change.value_bytes || n > sizeof(value) ||
+                          memcmp(value, change.value, n) == 0);
+}
+
 static void write_index(struct qr_disk *disk, struct qr_disk_commit *first)
 {
     const struct qr_disk_batch *batches[GROUP_MAX];
@@ -200,8 +221,8 @@ static void write_index(struct qr_disk *disk, struct qr_disk_commit *first)
     for (struct qr_disk_commit *c = first; c; c = c->next) {
         if (c->status == QUIRE_OK && c->batch && c->batch->count > 0) {
             c->status = status;
-            c->in_doubt = true;
-            qr_counter_add(&disk->in_doubt, 1);
+            c->in_doubt = may_be_there(disk, c->batch);
+            qr_counter_add(&disk->in_doubt, c->in_doubt);
         }
     }
 }

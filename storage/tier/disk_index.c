@@ -69,6 +69,7 @@ static quire_status fail(const struct qr_disk_index *index, const char *what, ch
 static void set_options(struct qr_disk_index *index, const struct qr_disk_index_config *config)
 {
     rocksdb_options_t *o = index->options;
+    char log_folder[QR_DISK_LOG_FOLDER_BYTES];
 
     rocksdb_options_set_create_if_missing(o, config->create);
     rocksdb_options_set_paranoid_checks(o, 1);
@@ -82,7 +83,9 @@ static void set_options(struct qr_disk_index *index, const struct qr_disk_index_
     rocksdb_options_set_stats_dump_period_sec(o, 0);
     rocksdb_options_set_stats_persist_period_sec(o, 0);
     rocksdb_options_set_keep_log_file_num(o, 2);
-    rocksdb_options_set_info_log_level(o, 2); /* warnings */
+    rocksdb_options_set_info_log_level(o, 4); /* fatal: the rest comes back as errors */
+    if (qr_disk_index_log_folder(config->path, log_folder))
+        rocksdb_options_set_db_log_dir(o, log_folder);
     rocksdb_options_set_max_log_file_size(o, 1u << 20);
     index->cache =
         rocksdb_cache_create_lru(config->cache_bytes ? config->cache_bytes : CACHE_BYTES);
@@ -327,12 +330,16 @@ quire_status qr_disk_index_recover(struct qr_disk_index *index, struct qr_error 
     return reopen(index, UINT64_MAX, e);
 }
 
-/* Writers find it read-only until qr_disk_index_recover succeeds. */
+/* Writers find it read-only until qr_disk_index_recover succeeds. Opened anew, so that readers
+ * see what the files have, with or without the write that failed. */
 static void give_up(struct qr_disk_index *index)
 {
     pthread_rwlock_wrlock(&index->lock);
-    if (index->state == QR_DISK_WRITABLE)
-        index->state = QR_DISK_READ_ONLY;
+    if (index->state == QR_DISK_WRITABLE) {
+        rocksdb_close(index->db);
+        index->db = NULL;
+        (void)open_read_only_locked(index, NULL);
+    }
     pthread_rwlock_unlock(&index->lock);
 }
 

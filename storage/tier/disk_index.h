@@ -41,8 +41,9 @@ void qr_disk_index_close(struct qr_disk_index **index);
  * Write `count` batches as one atomic, synced batch.
  *
  * Threads: any; concurrent calls share a sync.
- * Errors:  EFULL, EIO, and then it is not known whether the changes are durable: what they name
- *          must stay as it is until the index answers again. EINVAL: a batch that has failed.
+ * Errors:  EFULL, EIO, and then it is not known whether the changes are durable; when a look at
+ *          the index (qr_disk_index_get) does not show them, they are not and will not be.
+ *          EINVAL: a batch that has failed.
  */
 quire_status qr_disk_index_write(struct qr_disk_index *index,
                                  const struct qr_disk_batch *const *batches, size_t count,
@@ -68,5 +69,11 @@ quire_status qr_disk_index_each_from(struct qr_disk_index *index,
 /** When not writable: close and open again. OK when it is writable after it. */
 quire_status qr_disk_index_recover(struct qr_disk_index *index, struct qr_error *e);
 void qr_disk_index_stat(struct qr_disk_index *index, struct qr_disk_index_stat *out);
+
+#define QR_DISK_LOG_FOLDER_BYTES 80u
+/** A folder for RocksDB's own text log, on another file system than the index, made if needed;
+ * it is found again by the index's path. False: there is none, and the log stays with the
+ * index. */
+bool qr_disk_index_log_folder(const char *index_path, char out[QR_DISK_LOG_FOLDER_BYTES]);
 
 #endif
