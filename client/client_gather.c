@@ -206,6 +206,7 @@ static quire_status build_rows(struct quire_op *op, const struct qr_cell *cell,
     qr_buffer_lend(buffer, 1);
     add_piece(out, &(struct qr_piece){.data = buffer->data + start,
                                       .bytes = room - start + (lend ? 0 : bytes),
+                                      .head_bytes = room - start,
                                       .release = qr_buffer_release,
                                       .owner = buffer});
     if (lend)
@@ -327,6 +328,7 @@ static void add_pages(struct quire_op *op, struct qr_buffer *buffer, const struc
             before = room - write_head(op, seal->cell, 0, buffer->data, room - before);
         add_piece(out, &(struct qr_piece){.data = page - before,
                                           .bytes = before + seal->bytes[i],
+                                          .head_bytes = before,
                                           .release = qr_buffer_release,
                                           .owner = buffer});
     }

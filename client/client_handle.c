@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "client_local.h"
 #include "client_op.h"
 #include "proto/page.h"
 
@@ -22,7 +23,8 @@ void quire_client_options_init(struct quire_client_options *options)
                                              .connect_ms = CONNECT_MS,
                                              .threads = 2,
                                              .inflight_bytes = INFLIGHT_BYTES,
-                                             .encode_pages = true};
+                                             .encode_pages = true,
+                                             .local = true};
 }
 
 static quire_status check_options(const char *target, const struct quire_client_options *o,
@@ -69,6 +71,9 @@ static quire_status hello(struct quire_client *client, struct qr_error *e)
     client->message_bytes_max = QR_MESSAGE_BYTES_MAX;
     if (reply->max_message_bytes && reply->max_message_bytes < QR_MESSAGE_BYTES_MAX)
         client->message_bytes_max = reply->max_message_bytes;
+    if (!status)
+        qr_client_use_local(client, reply->local_path, reply->local_cookie.data,
+                            reply->local_cookie.len);
     qr_op_recycle(op);
     return status;
 }

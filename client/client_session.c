@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "client_local.h"
 #include "client_op.h"
 #include "client_session.h"
 
@@ -96,6 +97,7 @@ static quire_status adopt(const Quire__V1__OpenSessionReply *reply,
     if (o->shard >= session->head_shards)
         return qr_error_set(e, QUIRE_EINVAL, "options.shard is %u; the session has %u shards",
                             o->shard, session->head_shards);
+    session->part_bytes = qr_client_part_bytes(session);
     return QUIRE_OK;
 }
 
@@ -107,6 +109,8 @@ static quire_status open_remote(struct quire_session *session,
     struct qr_policy policy;
     struct qr_wire_policy wire_policy;
     Quire__V1__OpenSessionRequest request = QUIRE__V1__OPEN_SESSION_REQUEST__INIT;
+
+    qr_client_retry_local(session->client);
 
     request.name = session->name;
     if (o->fingerprint)

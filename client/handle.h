@@ -23,6 +23,8 @@ struct quire_client {
     char target[256];                    /* const */
     struct qr_transport *transport;      /* const */
     uint64_t message_bytes_max;          /* const after open: the server's limit */
+    uint64_t local_tried_ns;             /* guarded by lock: last try of the same-host path */
+    char local_why[256];                 /* guarded by lock: why it is not used; "": it is */
     struct qr_pool *buffers;             /* const */
     struct qr_rotations *rotations;      /* const */
     struct qr_helper *helper;            /* const; may be NULL */
@@ -39,6 +41,7 @@ struct quire_session {
     uint32_t head_shards, shard; /* const */
     uint64_t serial;             /* const: unlike that of any other session of the client */
     uint32_t lease_ms;           /* const */
+    uint64_t part_bytes;         /* const: largest message of an append, or part of a fetch */
     struct qr_policy policy;     /* const */
     struct qr_model model;       /* const, sealed */
 };

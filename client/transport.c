@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "transport_local.h"
+
 static const char *const method_paths[QR_METHOD_COUNT] = {
     [QR_METHOD_HELLO] = "/quire.v1.Quire/Hello",
     [QR_METHOD_REGISTER_MODEL] = "/quire.v1.Quire/RegisterModel",
@@ -118,7 +120,8 @@ quire_status qr_transport_open(const char *target, uint32_t threads, struct qr_t
     t->queue = grpc_completion_queue_create_for_next(NULL);
     for (int i = 0; i < QR_METHOD_COUNT; i++)
         t->methods[i] = grpc_channel_register_call(t->channel, method_paths[i], NULL, NULL);
-    if (!start_threads(t, threads)) {
+    t->local = qr_local_create(threads);
+    if (!t->local || !start_threads(t, threads)) {
         qr_transport_close(&t);
         return qr_error_set(e, QUIRE_ENOMEM, "cannot start %u threads", threads);
     }
@@ -132,6 +135,7 @@ void qr_transport_close(struct qr_transport **transport)
     if (!t)
         return;
 
+    qr_local_destroy(&t->local);
     pthread_mutex_lock(&t->lock);
     while (t->live > 0)
         pthread_cond_wait(&t->idle, &t->lock);
@@ -149,4 +153,67 @@ void qr_transport_close(struct qr_transport **transport)
     free(t);
     *transport = NULL;
     grpc_shutdown();
+}
+
+quire_status qr_transport_use_local(struct qr_transport *transport,
+                                    const struct qr_local_offer *offer, struct qr_error *e)
+{
+    return qr_local_connect(transport->local, offer, e);
+}
+
+bool qr_transport_is_local(struct qr_transport *transport)
+{
+    return qr_local_is_up(transport->local);
+}
+
+/* ---- calls, whichever way they are carried ---------------------------------------------- */
+
+struct qr_call *qr_call_new(struct qr_transport *transport,
+                            const struct qr_call_options *options,
+                            const struct qr_call_events *events, void *context)
+{
+    struct qr_call *call = qr_local_call_new(transport->local, options, events, context);
+
+    return call ? call : qr_grpc_call_new(transport, options, events, context);
+}
+
+void qr_call_start_unary(struct qr_call *call, const struct qr_piece *pieces, size_t count)
+{
+    call->ops->start_unary(call, pieces, count);
+}
+
+void qr_call_start_reader(struct qr_call *call, const struct qr_piece *pieces, size_t count)
+{
+    call->ops->start_reader(call, pieces, count);
+}
+
+void qr_call_start_writer(struct qr_call *call)
+{
+    call->ops->start_writer(call);
+}
+
+bool qr_call_send(struct qr_call *call, const struct qr_piece *pieces, size_t count)
+{
+    return call->ops->send(call, pieces, count);
+}
+
+void qr_call_close_send(struct qr_call *call)
+{
+    call->ops->close_send(call);
+}
+
+void qr_call_cancel(struct qr_call *call)
+{
+    call->ops->cancel(call);
+}
+
+struct qr_call *qr_call_hold(struct qr_call *call)
+{
+    call->ops->hold(call);
+    return call;
+}
+
+void qr_call_release(struct qr_call *call)
+{
+    call->ops->release(call);
 }

@@ -52,6 +52,19 @@ quire_status qr_transport_open(const char *target, uint32_t threads, struct qr_t
                                struct qr_error *e);
 /** Cancels what is still running, waits for it, joins the threads. NULL allowed. */
 void qr_transport_close(struct qr_transport **transport);
+/** What a server says about its same-host path. */
+struct qr_local_offer {
+    const char *path;      /* of a socket: "/path" or "@name" */
+    const uint8_t *cookie; /* QR_LOCAL_COOKIE_BYTES */
+};
+/**
+ * Take the offer: from now on the hot methods go through shared memory, when they fit and it
+ * has room. Replaces one that broke. OK when there is one already. Blocks for at most about a
+ * second. EUNAVAILABLE (nobody there, or not that server), EFULL, ENOMEM: gRPC it remains.
+ */
+quire_status qr_transport_use_local(struct qr_transport *transport,
+                                    const struct qr_local_offer *offer, struct qr_error *e);
+bool qr_transport_is_local(struct qr_transport *transport);
 /** Name of a method as errors print it ("Fetch"). */
 const char *qr_method_name(enum qr_method method);
 
@@ -65,6 +78,7 @@ const char *qr_method_name(enum qr_method method);
 struct qr_piece {
     const void *data;
     size_t bytes;
+    size_t head_bytes; /* so many at its start are framing, what follows is payload */
     void (*release)(void *owner);
     void *owner;
 };
@@ -93,6 +107,8 @@ struct qr_call_options {
     uint64_t deadline_ns; /* CLOCK_MONOTONIC */
     bool wait_for_ready;  /* wait for a connection instead of failing at once */
     bool ordered;         /* one message event at a time, in order */
+    uint64_t part_bytes;  /* largest message out, or part of one coming in; 0: not known, which
+                             keeps the call off the same-host path */
 };
 
 /**

@@ -24,29 +24,18 @@
 
 #define FRAGMENTS_MAX 1024 /* slices of a received message; more are joined first */
 
-struct qr_call {
-    struct qr_transport *transport;      /* const */
-    struct qr_call *next_free;           /* guarded by transport->lock */
-    const struct qr_call_events *events; /* const */
-    void *context;                       /* const */
-    bool ordered, wait_for_ready;        /* const */
-    pthread_mutex_t lock;
-    grpc_call *grpc;       /* const until pending is 0 */
-    unsigned pending, due; /* guarded by lock */
-    bool over;             /* guarded by lock: no batch may start any more */
-    unsigned refs;         /* guarded by lock: handles, and the call until done */
-    grpc_byte_buffer *received, *sending; /* owner: the batch under way */
-    grpc_metadata_array initial, trailing;
-    grpc_status_code status;
-    grpc_slice details;
-    struct qr_tag unary, sent, closed, arrived, ended;
-};
+static void release(struct qr_call *base);
+
+static struct qr_grpc_call *of(struct qr_call *base)
+{
+    return (struct qr_grpc_call *)base; /* its first member */
+}
 
 /* ---- batches under way ------------------------------------------------------------------ */
 
 /* The gRPC call with a reference, and one more batch counted; NULL when the call is over.
  * event: its end may bring an event. */
-static grpc_call *begin_batch(struct qr_call *call, bool event)
+static grpc_call *begin_batch(struct qr_grpc_call *call, bool event)
 {
     pthread_mutex_lock(&call->lock);
     grpc_call *g = call->over ? NULL : call->grpc;
@@ -69,7 +58,7 @@ static void start_batch(grpc_call *g, const grpc_op *ops, size_t count, struct q
     grpc_call_unref(g);
 }
 
-static void fire_done(struct qr_call *call)
+static void fire_done(struct qr_grpc_call *call)
 {
     char *text = grpc_slice_to_c_string(call->details);
     struct qr_call_result result = {.grpc_status = (int)call->status, .text = text};
@@ -85,7 +74,7 @@ static void fire_done(struct qr_call *call)
     gpr_free(text);
 }
 
-static void end_event(struct qr_call *call)
+static void end_event(struct qr_grpc_call *call)
 {
     pthread_mutex_lock(&call->lock);
     const bool last = --call->due == 0;
@@ -95,7 +84,7 @@ static void end_event(struct qr_call *call)
         fire_done(call);
 }
 
-static void end_batch(struct qr_call *call)
+static void end_batch(struct qr_grpc_call *call)
 {
     pthread_mutex_lock(&call->lock);
     const bool last = --call->pending == 0;
@@ -103,12 +92,12 @@ static void end_batch(struct qr_call *call)
     if (!last)
         return;
     grpc_call_unref(call->grpc);
-    qr_call_release(call);
+    release(&call->base);
 }
 
 /* ---- tags ------------------------------------------------------------------------------- */
 
-static void post_receive(struct qr_call *call)
+static void post_receive(struct qr_grpc_call *call)
 {
     grpc_call *g = begin_batch(call, true);
     if (!g)
@@ -120,16 +109,17 @@ static void post_receive(struct qr_call *call)
 }
 
 /* All bytes in one slice: for a message in more slices than the array has room for. */
-static void deliver_joined(struct qr_call *call, grpc_byte_buffer_reader *reader)
+static void deliver_joined(struct qr_grpc_call *call, grpc_byte_buffer_reader *reader)
 {
     grpc_slice all = grpc_byte_buffer_reader_readall(reader);
-    const struct qr_wire_fragment one = {GRPC_SLICE_START_PTR(all), GRPC_SLICE_LENGTH(all)};
+    const struct qr_wire_fragment one = {.data = GRPC_SLICE_START_PTR(all),
+                                         .bytes = GRPC_SLICE_LENGTH(all)};
 
     call->events->message(call->context, &one, 1);
     grpc_slice_unref(all);
 }
 
-static void deliver(struct qr_call *call, grpc_byte_buffer *buffer)
+static void deliver(struct qr_grpc_call *call, grpc_byte_buffer *buffer)
 {
     struct qr_wire_fragment fragments[FRAGMENTS_MAX];
     size_t count = 0;
@@ -142,21 +132,21 @@ static void deliver(struct qr_call *call, grpc_byte_buffer *buffer)
         deliver_joined(call, &reader);
     } else {
         while (grpc_byte_buffer_reader_peek(&reader, &slice)) {
-            fragments[count].data = GRPC_SLICE_START_PTR(*slice);
-            fragments[count++].bytes = GRPC_SLICE_LENGTH(*slice);
+            fragments[count++] = (struct qr_wire_fragment){
+                .data = GRPC_SLICE_START_PTR(*slice), .bytes = GRPC_SLICE_LENGTH(*slice)};
         }
         call->events->message(call->context, fragments, count);
     }
     grpc_byte_buffer_reader_destroy(&reader);
 }
 
-static void receive(struct qr_call *call, grpc_byte_buffer *buffer)
+static void receive(struct qr_grpc_call *call, grpc_byte_buffer *buffer)
 {
     deliver(call, buffer);
     grpc_byte_buffer_destroy(buffer);
 }
 
-static void on_arrived(struct qr_call *call, bool ok)
+static void on_arrived(struct qr_grpc_call *call, bool ok)
 {
     grpc_byte_buffer *buffer = call->received;
 
@@ -172,7 +162,7 @@ static void on_arrived(struct qr_call *call, bool ok)
     end_batch(call);
 }
 
-static void drop_sending(struct qr_call *call)
+static void drop_sending(struct qr_grpc_call *call)
 {
     if (call->sending)
         grpc_byte_buffer_destroy(call->sending);
@@ -180,7 +170,7 @@ static void drop_sending(struct qr_call *call)
 }
 
 /* May an event be fired? Then it is due until end_event. */
-static bool begin_event(struct qr_call *call)
+static bool begin_event(struct qr_grpc_call *call)
 {
     pthread_mutex_lock(&call->lock);
     const bool open = !call->over;
@@ -189,7 +179,7 @@ static bool begin_event(struct qr_call *call)
     return open;
 }
 
-static void on_sent(struct qr_call *call, bool ok)
+static void on_sent(struct qr_grpc_call *call, bool ok)
 {
     drop_sending(call);
     if (ok && call->events->writable && begin_event(call)) {
@@ -199,20 +189,20 @@ static void on_sent(struct qr_call *call, bool ok)
     end_batch(call);
 }
 
-static void on_closed(struct qr_call *call, bool ok)
+static void on_closed(struct qr_grpc_call *call, bool ok)
 {
     (void)ok;
     end_batch(call);
 }
 
-static void on_ended(struct qr_call *call, bool ok)
+static void on_ended(struct qr_grpc_call *call, bool ok)
 {
     (void)ok;
     end_event(call);
     end_batch(call);
 }
 
-static void on_unary(struct qr_call *call, bool ok)
+static void on_unary(struct qr_grpc_call *call, bool ok)
 {
     grpc_byte_buffer *buffer = call->received;
 
@@ -224,10 +214,10 @@ static void on_unary(struct qr_call *call, bool ok)
 
 /* ---- life ------------------------------------------------------------------------------- */
 
-static struct qr_call *take_pooled(struct qr_transport *t)
+static struct qr_grpc_call *take_pooled(struct qr_transport *t)
 {
     pthread_mutex_lock(&t->lock);
-    struct qr_call *call = t->free_calls;
+    struct qr_grpc_call *call = t->free_calls;
     if (call)
         t->free_calls = call->next_free;
     t->live++;
@@ -235,7 +225,7 @@ static struct qr_call *take_pooled(struct qr_transport *t)
     return call;
 }
 
-static void give_back(struct qr_transport *t, struct qr_call *call)
+static void give_back(struct qr_transport *t, struct qr_grpc_call *call)
 {
     pthread_mutex_lock(&t->lock);
     if (call) {
@@ -250,16 +240,16 @@ static void give_back(struct qr_transport *t, struct qr_call *call)
 void qr_call_pool_drain(struct qr_transport *t)
 {
     while (t->free_calls) {
-        struct qr_call *call = t->free_calls;
+        struct qr_grpc_call *call = t->free_calls;
         t->free_calls = call->next_free;
         pthread_mutex_destroy(&call->lock);
         free(call);
     }
 }
 
-static struct qr_call *make_call(struct qr_transport *t)
+static struct qr_grpc_call *make_call(struct qr_transport *t)
 {
-    struct qr_call *call = calloc(1, sizeof(*call));
+    struct qr_grpc_call *call = calloc(1, sizeof(*call));
     if (!call)
         return NULL;
 
@@ -280,55 +270,26 @@ static gpr_timespec deadline_of(uint64_t deadline_ns)
 }
 
 /* Leaves `armed`, which the queue's threads read before anything of the tag, to start_batch. */
-static void set_tag(struct qr_tag *tag, void (*run)(struct qr_call *call, bool ok),
-                    struct qr_call *call)
+static void set_tag(struct qr_tag *tag, void (*run)(struct qr_grpc_call *call, bool ok),
+                    struct qr_grpc_call *call)
 {
     tag->run = run;
     tag->call = call;
 }
 
-struct qr_call *qr_call_new(struct qr_transport *transport,
-                            const struct qr_call_options *options,
-                            const struct qr_call_events *events, void *context)
+static void hold(struct qr_call *base)
 {
-    struct qr_call *call = take_pooled(transport);
-    if (!call && !(call = make_call(transport))) {
-        give_back(transport, NULL);
-        return NULL;
-    }
+    struct qr_grpc_call *call = of(base);
 
-    call->events = events;
-    call->context = context;
-    call->ordered = options->ordered;
-    call->pending = call->due = 0;
-    call->over = false;
-    call->refs = 2;
-    call->status = GRPC_STATUS_UNKNOWN;
-    call->details = grpc_empty_slice();
-    grpc_metadata_array_init(&call->initial);
-    grpc_metadata_array_init(&call->trailing);
-    call->wait_for_ready = options->wait_for_ready;
-    set_tag(&call->unary, on_unary, call);
-    set_tag(&call->sent, on_sent, call);
-    set_tag(&call->closed, on_closed, call);
-    set_tag(&call->arrived, on_arrived, call);
-    set_tag(&call->ended, on_ended, call);
-    call->grpc = grpc_channel_create_registered_call(
-        transport->channel, NULL, GRPC_PROPAGATE_DEFAULTS, transport->queue,
-        transport->methods[options->method], deadline_of(options->deadline_ns), NULL);
-    return call;
-}
-
-struct qr_call *qr_call_hold(struct qr_call *call)
-{
     pthread_mutex_lock(&call->lock);
     call->refs++;
     pthread_mutex_unlock(&call->lock);
-    return call;
 }
 
-void qr_call_release(struct qr_call *call)
+static void release(struct qr_call *base)
 {
+    struct qr_grpc_call *call = of(base);
+
     pthread_mutex_lock(&call->lock);
     const bool last = --call->refs == 0;
     pthread_mutex_unlock(&call->lock);
@@ -360,7 +321,7 @@ static grpc_byte_buffer *buffer_of(const struct qr_piece *pieces, size_t count)
     return buffer;
 }
 
-static grpc_op send_initial(const struct qr_call *call)
+static grpc_op send_initial(const struct qr_grpc_call *call)
 {
     grpc_op op = {.op = GRPC_OP_SEND_INITIAL_METADATA};
 
@@ -378,7 +339,7 @@ static grpc_op send_message(grpc_byte_buffer *buffer)
     return op;
 }
 
-static grpc_op receive_initial(struct qr_call *call)
+static grpc_op receive_initial(struct qr_grpc_call *call)
 {
     grpc_op op = {.op = GRPC_OP_RECV_INITIAL_METADATA};
 
@@ -386,7 +347,7 @@ static grpc_op receive_initial(struct qr_call *call)
     return op;
 }
 
-static grpc_op receive_status(struct qr_call *call)
+static grpc_op receive_status(struct qr_grpc_call *call)
 {
     grpc_op op = {.op = GRPC_OP_RECV_STATUS_ON_CLIENT};
 
@@ -397,7 +358,7 @@ static grpc_op receive_status(struct qr_call *call)
 }
 
 /* First batch of a stream: its end. Until it completes the call cannot be over. */
-static void post_end(struct qr_call *call)
+static void post_end(struct qr_grpc_call *call)
 {
     const grpc_op ops[] = {receive_initial(call), receive_status(call)};
 
@@ -405,7 +366,7 @@ static void post_end(struct qr_call *call)
 }
 
 /* The request of a call that has just one. */
-static void send_only(struct qr_call *call, const struct qr_piece *pieces, size_t count)
+static void send_only(struct qr_grpc_call *call, const struct qr_piece *pieces, size_t count)
 {
     grpc_byte_buffer *buffer = buffer_of(pieces, count);
     grpc_call *g = begin_batch(call, false);
@@ -419,8 +380,9 @@ static void send_only(struct qr_call *call, const struct qr_piece *pieces, size_
     start_batch(g, ops, 3, &call->sent);
 }
 
-void qr_call_start_unary(struct qr_call *call, const struct qr_piece *pieces, size_t count)
+static void start_unary(struct qr_call *base, const struct qr_piece *pieces, size_t count)
 {
+    struct qr_grpc_call *call = of(base);
     grpc_op receive_op = {.op = GRPC_OP_RECV_MESSAGE};
 
     receive_op.data.recv_message.recv_message = &call->received;
@@ -429,15 +391,19 @@ void qr_call_start_unary(struct qr_call *call, const struct qr_piece *pieces, si
     send_only(call, pieces, count);
 }
 
-void qr_call_start_reader(struct qr_call *call, const struct qr_piece *pieces, size_t count)
+static void start_reader(struct qr_call *base, const struct qr_piece *pieces, size_t count)
 {
+    struct qr_grpc_call *call = of(base);
+
     post_end(call);
     send_only(call, pieces, count);
     post_receive(call);
 }
 
-void qr_call_start_writer(struct qr_call *call)
+static void start_writer(struct qr_call *base)
 {
+    struct qr_grpc_call *call = of(base);
+
     post_end(call);
     grpc_call *g = begin_batch(call, false);
     if (!g)
@@ -447,8 +413,9 @@ void qr_call_start_writer(struct qr_call *call)
     post_receive(call);
 }
 
-bool qr_call_send(struct qr_call *call, const struct qr_piece *pieces, size_t count)
+static bool send_one(struct qr_call *base, const struct qr_piece *pieces, size_t count)
 {
+    struct qr_grpc_call *call = of(base);
     grpc_byte_buffer *buffer = buffer_of(pieces, count);
     grpc_call *g = begin_batch(call, false);
     if (!g) {
@@ -461,17 +428,21 @@ bool qr_call_send(struct qr_call *call, const struct qr_piece *pieces, size_t co
     return true;
 }
 
-void qr_call_close_send(struct qr_call *call)
+static void close_send(struct qr_call *base)
 {
+    struct qr_grpc_call *call = of(base);
     grpc_call *g = begin_batch(call, false);
+
     if (!g)
         return;
     const grpc_op op = {.op = GRPC_OP_SEND_CLOSE_FROM_CLIENT};
     start_batch(g, &op, 1, &call->closed);
 }
 
-void qr_call_cancel(struct qr_call *call)
+static void cancel(struct qr_call *base)
 {
+    struct qr_grpc_call *call = of(base);
+
     pthread_mutex_lock(&call->lock);
     grpc_call *g = call->over ? NULL : call->grpc;
     if (g)
@@ -481,4 +452,40 @@ void qr_call_cancel(struct qr_call *call)
         return;
     grpc_call_cancel(g, NULL);
     grpc_call_unref(g);
+}
+
+static const struct qr_call_ops call_ops = {start_unary, start_reader, start_writer, send_one,
+                                            close_send,  cancel,       hold,         release};
+
+struct qr_call *qr_grpc_call_new(struct qr_transport *transport,
+                                 const struct qr_call_options *options,
+                                 const struct qr_call_events *events, void *context)
+{
+    struct qr_grpc_call *call = take_pooled(transport);
+    if (!call && !(call = make_call(transport))) {
+        give_back(transport, NULL);
+        return NULL;
+    }
+
+    call->base.ops = &call_ops;
+    call->events = events;
+    call->context = context;
+    call->ordered = options->ordered;
+    call->pending = call->due = 0;
+    call->over = false;
+    call->refs = 2;
+    call->status = GRPC_STATUS_UNKNOWN;
+    call->details = grpc_empty_slice();
+    grpc_metadata_array_init(&call->initial);
+    grpc_metadata_array_init(&call->trailing);
+    call->wait_for_ready = options->wait_for_ready;
+    set_tag(&call->unary, on_unary, call);
+    set_tag(&call->sent, on_sent, call);
+    set_tag(&call->closed, on_closed, call);
+    set_tag(&call->arrived, on_arrived, call);
+    set_tag(&call->ended, on_ended, call);
+    call->grpc = grpc_channel_create_registered_call(
+        transport->channel, NULL, GRPC_PROPAGATE_DEFAULTS, transport->queue,
+        transport->methods[options->method], deadline_of(options->deadline_ns), NULL);
+    return &call->base;
 }

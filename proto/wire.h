@@ -21,6 +21,7 @@
 struct qr_wire_fragment {
     const uint8_t *data;
     size_t bytes;
+    bool foreign; /* the sender may change them any time: payload, never read as framing */
 };
 
 /** A place in a list of fragments and how many bytes may be read from it. Plain data: copy it
@@ -61,7 +62,7 @@ void qr_wire_arena_reset(struct qr_wire_arena *arena);
 /**
  * Unpack a message of `type` (&quire__v1__..._descriptor) into the arena. Checked first, on any
  * bytes: wire format, nesting up to QR_WIRE_DEPTH_MAX, wire type of each known field, strings
- * UTF-8 without NUL, no singular sub-message twice. *out is valid until the arena is reset;
+ * UTF-8 without NUL, no singular sub-message twice, no foreign fragment. *out is valid until the arena is reset;
  * cast it to the message's type. Errors: EINVAL (malformed, with message and field), ETOOBIG
  * (arena full; about 4 times the message's bytes are enough for messages of many small fields).
  */

@@ -179,7 +179,7 @@ static void take_text(struct qr_wire_cursor text, struct qr_error *e)
 
 bool qr_wire_status_parse(const uint8_t *bytes, size_t n, struct qr_error *out)
 {
-    const struct qr_wire_fragment fragment = {bytes, n};
+    const struct qr_wire_fragment fragment = {.data = bytes, .bytes = n};
     struct qr_wire_cursor cursor = qr_wire_cursor_all(&fragment, 1);
     struct qr_error e = {0};
     struct wire_field field;

@@ -65,12 +65,28 @@ bool qr_wire_cursor_read(struct qr_wire_cursor *cursor, void *dst, size_t n)
     return true;
 }
 
+/* Bytes that decide how others are read: never foreign ones, which could be read as one thing
+ * now and as another later. */
+static bool read_framing(struct qr_wire_cursor *cursor, uint8_t *dst, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        size_t run;
+        const uint8_t *from = qr_wire_cursor_peek(cursor, &run);
+        if (run == 0 || cursor->fragments[cursor->index].foreign)
+            return false;
+        dst[i] = *from;
+        cursor->offset++;
+        cursor->bytes--;
+    }
+    return true;
+}
+
 bool qr_wire_read_varint(struct qr_wire_cursor *cursor, uint64_t *out)
 {
     uint64_t v = 0;
     for (unsigned shift = 0; shift < 64; shift += 7) {
         uint8_t byte;
-        if (!qr_wire_cursor_read(cursor, &byte, 1))
+        if (!read_framing(cursor, &byte, 1))
             return false;
         if (shift == 63 && byte > 1)
             return false;
@@ -86,7 +102,7 @@ bool qr_wire_read_varint(struct qr_wire_cursor *cursor, uint64_t *out)
 static bool read_fixed(struct qr_wire_cursor *cursor, size_t n, uint64_t *out)
 {
     uint8_t le[8] = {0};
-    if (!qr_wire_cursor_read(cursor, le, n))
+    if (!read_framing(cursor, le, n))
         return false;
     *out = 0;
     for (size_t i = n; i-- > 0;)

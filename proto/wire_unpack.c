@@ -196,6 +196,10 @@ quire_status qr_wire_unpack(const ProtobufCMessageDescriptor *type,
     struct qr_wire_cursor all = qr_wire_cursor_all(fragments, count);
     const uint64_t bytes = all.bytes;
     arena->full = false;
+    for (size_t i = 0; i < count; i++)
+        if (fragments[i].foreign) /* checked as one thing, unpacked as another */
+            return qr_error_set(e, QUIRE_EINVAL, "%s: %zu bytes came as payload, not as framing",
+                                type->short_name, fragments[i].bytes);
     const quire_status status = check_message(type, all, 1, e);
     if (status)
         return status;

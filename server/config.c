@@ -11,7 +11,8 @@
 #include <string.h>
 
 #define WIRE_BYTES_MIN (24ull << 20)
-#define WIRE_SHARE 16 /* and one part in so many of the memory for pages */
+#define WIRE_SHARE 16 /* and one part in so many of the memory for pages; of both, the wire and
+                         the local path get half each */
 
 static const struct qr_option_row rows[QR_OPTION_COUNT] = {
 #define X(key, type, standard, minimum, maximum, prose)                                        \
@@ -270,22 +271,31 @@ bool qr_config_item(const struct qr_config *config, enum qr_option option, uint3
     }
 }
 
+/* At most the default, at least the floor, unless somebody set it. */
+static void derive(struct qr_option_value *value, uint64_t share, uint64_t floor,
+                   const char *origin)
+{
+    if (strcmp(value->origin, "default"))
+        return;
+    if (share < value->number)
+        value->number = share;
+    if (floor > value->number)
+        value->number = floor;
+    snprintf(value->origin, sizeof(value->origin), "%s", origin);
+}
+
 /* The process may be larger than `memory` by a tenth and 64 MiB. The program, gRPC and the
  * buffers of threads take up to 40 MiB of that. */
 void qr_config_derive(struct qr_config *config)
 {
-    struct qr_option_value *wire = &config->values[QR_OPTION_wire_memory];
     const uint64_t memory = qr_config_number(config, QR_OPTION_memory);
     const uint64_t floor = 2 * qr_config_number(config, QR_OPTION_max_message_bytes);
-    const uint64_t share = WIRE_BYTES_MIN + memory / WIRE_SHARE;
+    const uint64_t both = WIRE_BYTES_MIN + memory / WIRE_SHARE;
+    const uint64_t half = qr_config_number(config, QR_OPTION_local) ? both / 2 : both;
 
-    if (strcmp(wire->origin, "default"))
-        return;
-    if (share < wire->number)
-        wire->number = share;
-    if (floor > wire->number)
-        wire->number = floor;
-    snprintf(wire->origin, sizeof(wire->origin), "from memory and max_message_bytes");
+    derive(&config->values[QR_OPTION_wire_memory], half, floor,
+           "from memory and max_message_bytes");
+    derive(&config->values[QR_OPTION_local_memory], half, 0, "from memory");
 }
 
 quire_status qr_config_check(const struct qr_config *config, struct qr_error *e)
@@ -294,6 +304,7 @@ quire_status qr_config_check(const struct qr_config *config, struct qr_error *e)
     const uint64_t wire = qr_config_number(config, QR_OPTION_wire_memory);
     const uint64_t notice = qr_config_number(config, QR_OPTION_drain_notice);
     const uint64_t drain = qr_config_number(config, QR_OPTION_drain_timeout);
+    const uint64_t ring = qr_config_number(config, QR_OPTION_local_ring);
 
     if (wire < 2 * message)
         return qr_error_set(e, QUIRE_EINVAL,
@@ -302,6 +313,11 @@ quire_status qr_config_check(const struct qr_config *config, struct qr_error *e)
                             (unsigned long long)wire,
                             config->values[QR_OPTION_wire_memory].origin,
                             2 * (unsigned long long)message);
+    if (ring & (ring - 1))
+        return qr_error_set(e, QUIRE_EINVAL,
+                            "local_ring is %lluB (%s), must be a power of two",
+                            (unsigned long long)ring,
+                            config->values[QR_OPTION_local_ring].origin);
     if (notice > drain)
         return qr_error_set(e, QUIRE_EINVAL,
                             "drain_notice is %llums (%s), must not exceed drain_timeout = "

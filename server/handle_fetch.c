@@ -210,7 +210,7 @@ static quire_status fill(struct qr_service *service, struct fetch *fetch,
     quire_status status = QUIRE_OK;
     struct qr_part part;
 
-    while (!status && qr_chunk_bytes(chunk) < target && qr_chunk_has_room(chunk)) {
+    while (!status && chunk->bytes < target && qr_chunk_has_room(chunk)) {
         const enum qr_fetch_step step = qr_fetch_next(fetch->cursor, &part);
         if (step == QR_FETCH_END) {
             *more_out = false;
@@ -344,7 +344,7 @@ static quire_status put_rows(struct fetch *fetch, struct qr_chunk *chunk, size_t
 {
     const struct qr_layer *layer = layer_of(&fetch->part);
     const size_t element = qr_dtype_bytes(fetch->dtype);
-    const size_t left = target - qr_chunk_bytes(chunk);
+    const size_t left = target - chunk->bytes;
     struct qr_wire_part wire = wire_part(&fetch->part);
     uint32_t first_head, heads;
     uint8_t head[QR_WIRE_PART_HEAD_MAX];
@@ -383,7 +383,7 @@ static quire_status fill_expanded(struct qr_service *service, struct fetch *fetc
     quire_status status = QUIRE_OK;
 
     *more_out = true;
-    while (!status && qr_chunk_bytes(chunk) < target && qr_chunk_has_room(chunk)) {
+    while (!status && chunk->bytes < target && qr_chunk_has_room(chunk)) {
         if (!fetch->part.pin) {
             const enum qr_fetch_step step = qr_fetch_next(fetch->cursor, &fetch->part);
             if (step != QR_FETCH_PART) {
@@ -408,8 +408,9 @@ static quire_status next_chunk(void *arg, void *state, struct qr_chunk *chunk, b
 {
     struct qr_service *service = arg;
     struct fetch *fetch = state;
-    const size_t target =
-        (size_t)qr_config_number(service->config, QR_OPTION_fetch_chunk_bytes);
+    size_t target = (size_t)qr_config_number(service->config, QR_OPTION_fetch_chunk_bytes);
+    if (target > chunk->most)
+        target = chunk->most;
 
     return fetch->expand ? fill_expanded(service, fetch, chunk, target, more_out, e)
                          : fill(service, fetch, chunk, target, more_out, e);

@@ -25,6 +25,11 @@ quire_status qr_handle_hello(void *arg, const struct qr_request *request, size_t
     reply.max_message_bytes = qr_config_number(service->config, QR_OPTION_max_message_bytes);
     reply.max_sessions = qr_config_number(service->config, QR_OPTION_max_sessions);
     reply.instance = (ProtobufCBinaryData){sizeof(service->instance), service->instance};
+    if (service->local) {
+        reply.local_path = service->local_path;
+        reply.local_cookie = (ProtobufCBinaryData){
+            QR_LOCAL_COOKIE_BYTES, (uint8_t *)(uintptr_t)qr_local_cookie(service->local)};
+    }
     return qr_reply_pack(request, &reply.base, reply_bytes, e);
 }
 
@@ -41,10 +46,13 @@ struct metrics {
 static size_t server_metrics(struct qr_service *service, struct qr_metric *out)
 {
     struct qr_rpc_stat stat = {0};
+    struct qr_local_stat local = {0};
     size_t n = 0;
 
     if (service->rpc)
         qr_rpc_stat(service->rpc, &stat);
+    if (service->local)
+        qr_local_stat(service->local, &local);
 #define X(metric, metric_unit, prose, expression)                                              \
     out[n++] = (struct qr_metric){                                                             \
         .name = metric, .unit = metric_unit, .help = prose, .value = (double)(expression)};

@@ -48,32 +48,50 @@ typedef quire_status qr_handler(void *service, const struct qr_request *request,
 
 /* ---- chunks: messages of a stream ------------------------------------------------------- */
 
-/** A message being put together; owner: the thread that runs the stream. */
-struct qr_chunk;
-
-#define QR_CHUNK_PIECES_MAX 768 /* slices of one message */
-#define QR_CHUNK_RANGES_MAX 2
-
-/** Bytes so far. */
-size_t qr_chunk_bytes(const struct qr_chunk *chunk);
-/** More parts can be put in: neither the slices nor the caller's pins are used up. */
-bool qr_chunk_has_room(const struct qr_chunk *chunk);
-/** n bytes at the end of the message, to be written before the stream's next() returns. NULL:
- * no memory. */
-uint8_t *qr_chunk_write(struct qr_chunk *chunk, size_t n);
-
 struct qr_range {
     const void *bytes;
     size_t n;
 };
+
+/** A message being put together, for gRPC or for a shared ring; owner: the thread that runs the
+ * stream. */
+struct qr_chunk {
+    const struct qr_chunk_ops *ops;
+    size_t bytes; /* so far */
+    size_t most;  /* aim at no more, whatever the handler would like */
+};
+struct qr_chunk_ops {
+    bool (*has_room)(const struct qr_chunk *chunk);
+    uint8_t *(*write)(struct qr_chunk *chunk, size_t n);
+    bool (*pinned)(struct qr_chunk *chunk, const uint8_t *head, size_t head_bytes,
+                   const struct qr_range *ranges, size_t count, void *pin);
+};
+
+#define QR_CHUNK_RANGES_MAX 2
+
+/** More parts can be put in: neither the space nor the caller's pins are used up. */
+static inline bool qr_chunk_has_room(const struct qr_chunk *chunk)
+{
+    return chunk->ops->has_room(chunk);
+}
+/** n bytes at the end of the message, to be written before the stream's next() returns. NULL:
+ * no memory. */
+static inline uint8_t *qr_chunk_write(struct qr_chunk *chunk, size_t n)
+{
+    return chunk->ops->write(chunk, n);
+}
 /**
- * Add a copied head and up to QR_CHUNK_RANGES_MAX ranges that are not copied; `pin` is given to
- * the release function of the configuration when the last of them has left this process.
- * head_bytes <= QR_WIRE_PART_HEAD_MAX. false: no memory; nothing was taken, the pin stays the
- * caller's.
+ * Add a copied head and up to QR_CHUNK_RANGES_MAX ranges that are not copied, or only into
+ * memory that the caller shares; `pin` is given to the release function of the configuration
+ * when the last of them is no longer needed. head_bytes <= QR_WIRE_PART_HEAD_MAX. false: no
+ * memory; nothing was taken, the pin stays the caller's.
  */
-bool qr_chunk_pinned(struct qr_chunk *chunk, const uint8_t *head, size_t head_bytes,
-                     const struct qr_range *ranges, size_t count, void *pin);
+static inline bool qr_chunk_pinned(struct qr_chunk *chunk, const uint8_t *head,
+                                   size_t head_bytes, const struct qr_range *ranges,
+                                   size_t count, void *pin)
+{
+    return chunk->ops->pinned(chunk, head, head_bytes, ranges, count, pin);
+}
 
 /** A stream of chunks as an answer to one message. */
 struct qr_stream_ops {

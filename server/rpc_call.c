@@ -179,7 +179,7 @@ static void flatten(struct gathering *g)
         memcpy(g->flat + g->flat_bytes, g->fragments[i].data, g->fragments[i].bytes);
         g->flat_bytes += g->fragments[i].bytes;
     }
-    g->fragments[0] = (struct qr_wire_fragment){g->flat, g->flat_bytes};
+    g->fragments[0] = (struct qr_wire_fragment){.data = g->flat, .bytes = g->flat_bytes};
     g->count = 1;
 }
 
@@ -201,7 +201,7 @@ static bool gather(grpc_byte_buffer_reader *reader, uint64_t capacity, struct ga
             g->flat_bytes += n;
             g->fragments[0].bytes = g->flat_bytes;
         } else if (n) {
-            g->fragments[g->count++] = (struct qr_wire_fragment){bytes, n};
+            g->fragments[g->count++] = (struct qr_wire_fragment){.data = bytes, .bytes = n};
         }
     }
     return true;

@@ -73,9 +73,12 @@ struct qr_holder {
     uint8_t head[QR_WIRE_PART_HEAD_MAX];
 };
 
-struct qr_chunk {
+#define QR_CHUNK_PIECES_MAX 768 /* slices of one message */
+
+struct qr_rpc_chunk {
+    struct qr_chunk base;
     struct qr_call *call;
-    size_t count, bytes;
+    size_t count;
     grpc_slice slices[QR_CHUNK_PIECES_MAX];
 };
 
@@ -87,7 +90,7 @@ struct qr_worker {
     struct qr_scratch scratch;
     struct qr_wire_fragment *fragments; /* [QR_FRAGMENTS_MAX] */
     uint8_t *flat;                      /* message_bytes_max: a message of too many slices */
-    struct qr_chunk chunk;
+    struct qr_rpc_chunk chunk;
     /* owner: the worker's thread */
     struct qr_call *live; /* doubly linked */
     uint32_t live_count;
@@ -183,9 +186,11 @@ void qr_stream_resume(struct qr_call *call);
 void qr_stream_close(struct qr_call *call);
 
 /* rpc_chunk.c */
-void qr_chunk_reset(struct qr_chunk *chunk, struct qr_call *call);
+void qr_rpc_chunk_reset(struct qr_rpc_chunk *chunk, struct qr_call *call);
+/** May a message of this call hold another pin? */
+bool qr_rpc_chunk_may_pin(const struct qr_call *call);
 /** The message; the chunk is empty afterwards. */
-grpc_byte_buffer *qr_chunk_take(struct qr_chunk *chunk);
+grpc_byte_buffer *qr_rpc_chunk_take(struct qr_rpc_chunk *chunk);
 
 /* rpc_hold.c */
 /** Run the handler of a reply that may be held back; `send` gets it, or NULL and the error, on

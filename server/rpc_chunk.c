@@ -9,35 +9,32 @@
 
 #include "rpc_call.h"
 
-void qr_chunk_reset(struct qr_chunk *chunk, struct qr_call *call)
+static bool has_room(const struct qr_chunk *base)
 {
-    chunk->call = call;
-    chunk->count = 0;
-    chunk->bytes = 0;
-}
-
-size_t qr_chunk_bytes(const struct qr_chunk *chunk)
-{
-    return chunk->bytes;
-}
-
-bool qr_chunk_has_room(const struct qr_chunk *chunk)
-{
-    const uint32_t pins = atomic_load_explicit(&chunk->call->pins, memory_order_relaxed);
+    const struct qr_rpc_chunk *chunk = (const struct qr_rpc_chunk *)base;
 
     return chunk->count + 1 + QR_CHUNK_RANGES_MAX <= QR_CHUNK_PIECES_MAX &&
-           pins < chunk->call->worker->rpc->config.pins_max;
+           qr_rpc_chunk_may_pin(chunk->call);
 }
 
-static void push(struct qr_chunk *chunk, grpc_slice slice)
+bool qr_rpc_chunk_may_pin(const struct qr_call *call)
+{
+    const uint32_t pins = atomic_load_explicit(&call->pins, memory_order_relaxed);
+
+    return pins < call->worker->rpc->config.pins_max;
+}
+
+static void push(struct qr_rpc_chunk *chunk, grpc_slice slice)
 {
     assert(chunk->count < QR_CHUNK_PIECES_MAX);
     chunk->slices[chunk->count++] = slice;
-    chunk->bytes += GRPC_SLICE_LENGTH(slice);
+    chunk->base.bytes += GRPC_SLICE_LENGTH(slice);
 }
 
-uint8_t *qr_chunk_write(struct qr_chunk *chunk, size_t n)
+static uint8_t *write_copied(struct qr_chunk *base, size_t n)
 {
+    struct qr_rpc_chunk *chunk = (struct qr_rpc_chunk *)base;
+
     if (chunk->count >= QR_CHUNK_PIECES_MAX)
         return NULL;
     push(chunk, grpc_slice_malloc(n));
@@ -61,7 +58,7 @@ static void slice_gone(void *arg)
 }
 
 /* Everything in one copied slice: cheaper than pinning for short parts. */
-static bool copy_all(struct qr_chunk *chunk, const uint8_t *head, size_t head_bytes,
+static bool copy_all(struct qr_rpc_chunk *chunk, const uint8_t *head, size_t head_bytes,
                      const struct qr_range *ranges, size_t count, void *pin)
 {
     const struct qr_rpc *rpc = chunk->call->worker->rpc;
@@ -69,7 +66,7 @@ static bool copy_all(struct qr_chunk *chunk, const uint8_t *head, size_t head_by
 
     for (size_t i = 0; i < count; i++)
         n += ranges[i].n;
-    uint8_t *to = qr_chunk_write(chunk, n);
+    uint8_t *to = write_copied(&chunk->base, n);
     if (!to)
         return false;
     memcpy(to, head, head_bytes);
@@ -90,9 +87,10 @@ static bool is_short(const struct qr_range *ranges, size_t count)
     return true;
 }
 
-bool qr_chunk_pinned(struct qr_chunk *chunk, const uint8_t *head, size_t head_bytes,
-                     const struct qr_range *ranges, size_t count, void *pin)
+static bool pinned(struct qr_chunk *base, const uint8_t *head, size_t head_bytes,
+                   const struct qr_range *ranges, size_t count, void *pin)
 {
+    struct qr_rpc_chunk *chunk = (struct qr_rpc_chunk *)base;
     struct qr_call *call = chunk->call;
     struct qr_rpc *rpc = call->worker->rpc;
 
@@ -117,13 +115,22 @@ bool qr_chunk_pinned(struct qr_chunk *chunk, const uint8_t *head, size_t head_by
     return true;
 }
 
-grpc_byte_buffer *qr_chunk_take(struct qr_chunk *chunk)
+static const struct qr_chunk_ops chunk_ops = {has_room, write_copied, pinned};
+
+void qr_rpc_chunk_reset(struct qr_rpc_chunk *chunk, struct qr_call *call)
+{
+    chunk->base = (struct qr_chunk){.ops = &chunk_ops, .most = SIZE_MAX};
+    chunk->call = call;
+    chunk->count = 0;
+}
+
+grpc_byte_buffer *qr_rpc_chunk_take(struct qr_rpc_chunk *chunk)
 {
     grpc_byte_buffer *message = grpc_raw_byte_buffer_create(chunk->slices, chunk->count);
 
     for (size_t i = 0; i < chunk->count; i++)
         grpc_slice_unref(chunk->slices[i]);
     chunk->count = 0;
-    chunk->bytes = 0;
+    chunk->base.bytes = 0;
     return message;
 }

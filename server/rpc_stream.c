@@ -55,21 +55,21 @@ static void send_chunk(struct qr_call *call, grpc_byte_buffer *message)
 static void step(struct qr_call *call)
 {
     struct qr_rpc *rpc = call->worker->rpc;
-    struct qr_chunk *chunk = &call->worker->chunk;
+    struct qr_rpc_chunk *chunk = &call->worker->chunk;
     struct qr_error e = {0};
     bool more = false;
 
-    qr_chunk_reset(chunk, call);
-    if (!call->stream_done && !qr_chunk_has_room(chunk)) {
+    qr_rpc_chunk_reset(chunk, call);
+    if (!call->stream_done && !qr_chunk_has_room(&chunk->base)) {
         pause_stream(call);
         return;
     }
     quire_status status = QUIRE_OK;
     if (!call->stream_done)
         status =
-            call->method->stream->next(rpc->config.service, call->stream, chunk, &more, &e);
-    const size_t bytes = qr_chunk_bytes(chunk);
-    grpc_byte_buffer *message = bytes ? qr_chunk_take(chunk) : NULL;
+            call->method->stream->next(rpc->config.service, call->stream, &chunk->base, &more, &e);
+    const size_t bytes = chunk->base.bytes;
+    grpc_byte_buffer *message = bytes ? qr_rpc_chunk_take(chunk) : NULL;
     qr_counter_add(&rpc->bytes_out, bytes);
 
     if (!status && more && message) {
@@ -103,9 +103,7 @@ static void chunk_sent(void *owner, bool ok)
 
 void qr_stream_resume(struct qr_call *call)
 {
-    struct qr_chunk probe = {.call = call};
-
-    if (!call->paused || !qr_chunk_has_room(&probe))
+    if (!call->paused || !qr_rpc_chunk_may_pin(call))
         return;
     call->worker->paused_count--;
     call->paused = false;

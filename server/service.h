@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 
 #include "config.h"
+#include "local.h"
 #include "rpc.h"
 #include "storage/base/pool.h"
 #include "storage/store/store.h"
@@ -19,6 +20,8 @@ struct qr_service {
     struct qr_store *store;         /* const; owned by main */
     bool has_disk, durable_always;  /* const: from config */
     struct qr_rpc *rpc;             /* set before it starts; for its statistics */
+    struct qr_local *local;         /* set before anything starts; NULL: the path is off */
+    char local_path[QR_LOCAL_PATH_MAX + 1]; /* the same: for callers by TCP; "": none */
     uint8_t instance[16];           /* const: random, names this start */
     uint64_t started_ms;            /* const */
     atomic_bool serving;            /* atomic: what health says */

@@ -52,7 +52,7 @@ static void check_same_after_packing(const ProtobufCMessageDescriptor *type,
     size_t packed_bytes, again_bytes;
     assert(packed && again);
     assert(qr_wire_pack(message, packed, bytes, &packed_bytes, NULL) == QUIRE_OK);
-    const struct qr_wire_fragment fragment = {packed, packed_bytes};
+    const struct qr_wire_fragment fragment = {.data = packed, .bytes = packed_bytes};
     const ProtobufCMessage *second = fuzz_unpack(type, &fragment, 1);
     assert(second);
     assert(qr_wire_pack(second, again, bytes, &again_bytes, NULL) == QUIRE_OK);

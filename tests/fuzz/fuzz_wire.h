@@ -26,7 +26,7 @@ static inline void fuzz_cut(const uint8_t *data, size_t size, size_t at,
         assert(copy);
         if (bytes[i] > 0)
             memcpy(copy, data + (i ? at : 0), bytes[i]);
-        out[i] = (struct qr_wire_fragment){copy, bytes[i]};
+        out[i] = (struct qr_wire_fragment){.data = copy, .bytes = bytes[i]};
     }
 }
 

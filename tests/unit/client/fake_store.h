@@ -82,7 +82,7 @@ static void fake_take_pages(struct qr_wire_append_view *view)
 static void fake_append(struct qr_call *call, enum qr_method method, const uint8_t *bytes,
                         size_t n)
 {
-    const struct qr_wire_fragment fragment = {bytes, n};
+    const struct qr_wire_fragment fragment = {.data = bytes, .bytes = n};
     struct qr_wire_append_view view;
     Quire__V1__AppendReply reply = QUIRE__V1__APPEND_REPLY__INIT;
 

@@ -52,6 +52,20 @@ struct qr_call {
     bool stream;
 };
 
+quire_status qr_transport_use_local(struct qr_transport *transport,
+                                    const struct qr_local_offer *offer, struct qr_error *e)
+{
+    (void)transport;
+    (void)offer;
+    return qr_error_set(e, QUIRE_EUNAVAILABLE, "the fake has none");
+}
+
+bool qr_transport_is_local(struct qr_transport *transport)
+{
+    (void)transport;
+    return false;
+}
+
 const char *qr_method_name(enum qr_method method)
 {
     return method == QR_METHOD_FETCH ? "Fetch" : "Call";

@@ -168,7 +168,7 @@ static quire_status parse(const uint8_t *wire, size_t n, struct qr_wire_append_v
 {
     /* Kept until the next call: views borrow it. */
     static struct qr_wire_fragment fragment;
-    fragment = (struct qr_wire_fragment){wire, n};
+    fragment = (struct qr_wire_fragment){.data = wire, .bytes = n};
     return qr_wire_append_parse(&fragment, 1, view, e);
 }
 

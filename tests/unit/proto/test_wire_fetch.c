@@ -134,7 +134,7 @@ static void payload_first_and_unknown_fields_are_read(void **state)
 {
     static const uint8_t wire[] = {0x12, 1,    'u', 0x0a, 9, 0x3a, 1,
                                    'p',  0x48, 1,   0x08, 5, 0x18, 1};
-    const struct qr_wire_fragment fragment = {wire, sizeof(wire)};
+    const struct qr_wire_fragment fragment = {.data = wire, .bytes = sizeof(wire)};
     struct qr_wire_cursor at = qr_wire_cursor_all(&fragment, 1), payload;
     struct qr_wire_part part;
     bool more;
@@ -166,7 +166,7 @@ static void malformed_parts_are_named(void **state)
     };
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
-        const struct qr_wire_fragment fragment = {cases[i].bytes, cases[i].n};
+        const struct qr_wire_fragment fragment = {.data = cases[i].bytes, .bytes = cases[i].n};
         struct qr_wire_cursor at = qr_wire_cursor_all(&fragment, 1), payload;
         struct qr_wire_part part = {.layer = 77};
         struct qr_error e;

@@ -47,7 +47,7 @@ static void model_survives_the_trip(void **state)
     ProtobufCMessage *out;
     (void)state;
     const size_t n = fixture_pack(&box.message.base, wire, sizeof(wire));
-    const struct qr_wire_fragment fragment = {wire, n};
+    const struct qr_wire_fragment fragment = {.data = wire, .bytes = n};
     qr_wire_arena_init(&arena, memory, sizeof(memory));
     assert_ok(qr_wire_unpack(&quire__v1__model__descriptor, &fragment, 1, &arena, &out, NULL));
     memset(&back, 0xff, sizeof(back));

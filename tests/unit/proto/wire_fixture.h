@@ -23,7 +23,7 @@ static inline void fixture_add(struct fixture_cut *cut, const uint8_t *data, siz
     assert_non_null(copy);
     memcpy(copy, data, bytes);
     assert_true(cut->count < FIXTURE_FRAGMENTS_MAX);
-    cut->fragments[cut->count++] = (struct qr_wire_fragment){copy, bytes};
+    cut->fragments[cut->count++] = (struct qr_wire_fragment){.data = copy, .bytes = bytes};
 }
 
 static inline void fixture_free(struct fixture_cut *cut)
