@@ -12,6 +12,7 @@
 struct lengths {
     uint32_t head, bulk;
 };
+_Static_assert(sizeof(struct lengths) == QR_FRAME_LENGTHS, "two numbers");
 
 static size_t lines(size_t bytes)
 {
@@ -53,7 +54,7 @@ uint8_t *qr_frame_begin_part(uint8_t *at, const void *head, size_t head_bytes,
     const struct lengths lengths = {(uint32_t)head_bytes, (uint32_t)bulk_bytes};
 
     memcpy(at, &lengths, sizeof(lengths));
-    if (head_bytes)
+    if (head)
         memcpy(at + sizeof(lengths), head, head_bytes);
     return at + lines(sizeof(lengths) + head_bytes);
 }

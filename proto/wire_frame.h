@@ -75,7 +75,9 @@ struct qr_frame_part {
 };
 /** Bytes that a part takes: whole lines. */
 size_t qr_frame_part_bytes(size_t head_bytes, size_t bulk_bytes);
-/** Write lengths and head; returns where exactly bulk_bytes of payload go, at a line. */
+/** Write lengths and head (NULL: the caller writes it, QR_FRAME_LENGTHS behind `at`); returns
+ * where exactly bulk_bytes of payload go, at a line. */
+#define QR_FRAME_LENGTHS 8
 uint8_t *qr_frame_begin_part(uint8_t *at, const void *head, size_t head_bytes,
                              size_t bulk_bytes);
 /** Write a whole part; returns where the next one goes. */

@@ -119,7 +119,7 @@ static uint8_t *write_copied(struct qr_chunk *base, size_t n)
     if (!framing)
         return qr_frame_begin_part(at, NULL, 0, n);
     (void)qr_frame_begin_part(at, NULL, n, 0);
-    return at + 8; /* behind the two lengths */
+    return at + QR_FRAME_LENGTHS;
 }
 
 static size_t total(const struct qr_range *ranges, size_t count)

@@ -100,7 +100,7 @@ static inline quire_status pages_next(void *service, void *state, struct qr_chun
     (void)service;
     (void)e;
 
-    while (*left && qr_chunk_has_room(chunk) && qr_chunk_bytes(chunk) < (1u << 20)) {
+    while (*left && qr_chunk_has_room(chunk) && chunk->bytes < (1u << 20)) {
         atomic_fetch_add(&pins_out, 1);
         assert(qr_chunk_pinned(chunk, (const uint8_t *)"head", 4, &range, 1, page));
         --*left;

@@ -255,34 +255,55 @@ static void limits_across_options_are_checked(void **state)
     free(config);
 }
 
-static void wire_memory_follows_the_budget_unless_set(void **state)
+static void message_memory_follows_the_budget_unless_set(void **state)
 {
     static const struct {
-        const char *memory, *message;
-        uint64_t wire_mib;
-    } cases[] = {{"16MiB", "4MiB", 25},
-                 {"64MiB", "4MiB", 28},
-                 {"1GiB", "4MiB", 88},
-                 {"1TiB", "4MiB", 128},
-                 {"64MiB", "64MiB", 128}};
+        const char *memory, *message, *local;
+        uint64_t wire_kib, local_kib;
+    } cases[] = {{"16MiB", "4MiB", "true", 12800, 12800},
+                 {"64MiB", "4MiB", "true", 14336, 14336},
+                 {"1GiB", "4MiB", "true", 44 << 10, 44 << 10},
+                 {"1GiB", "4MiB", "false", 88 << 10, 88 << 10},
+                 {"1TiB", "4MiB", "true", 128 << 10, 256 << 10},
+                 {"64MiB", "64MiB", "true", 128 << 10, 14336}};
     struct qr_error e = {0};
     (void)state;
 
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         struct qr_config *config = fresh();
         assert_ok(qr_config_set(config, QR_OPTION_memory, cases[i].memory, false, "t", &e));
+        assert_ok(qr_config_set(config, QR_OPTION_local, cases[i].local, false, "t", &e));
         assert_ok(qr_config_set(config, QR_OPTION_max_message_bytes, cases[i].message, false,
                                 "t", &e));
         qr_config_derive(config);
         assert_int_equal(qr_config_number(config, QR_OPTION_wire_memory),
-                         cases[i].wire_mib << 20);
+                         cases[i].wire_kib << 10);
+        assert_int_equal(qr_config_number(config, QR_OPTION_local_memory),
+                         cases[i].local_kib << 10);
         assert_ok(qr_config_check(config, &e));
         free(config);
     }
     struct qr_config *config = fresh();
     assert_ok(qr_config_set(config, QR_OPTION_wire_memory, "16MiB", false, "t", &e));
+    assert_ok(qr_config_set(config, QR_OPTION_local_memory, "7MiB", false, "t", &e));
     qr_config_derive(config);
     assert_int_equal(qr_config_number(config, QR_OPTION_wire_memory), 16u << 20);
+    assert_int_equal(qr_config_number(config, QR_OPTION_local_memory), 7u << 20);
+    free(config);
+}
+
+static void a_ring_is_a_power_of_two(void **state)
+{
+    struct qr_config *config = fresh();
+    struct qr_error e = {0};
+    (void)state;
+
+    qr_config_derive(config);
+    assert_ok(qr_config_set(config, QR_OPTION_local_ring, "3MiB", false, "t", &e));
+    assert_status(QUIRE_EINVAL, qr_config_check(config, &e));
+    assert_non_null(strstr(e.text, "local_ring is 3145728B (t)"));
+    assert_ok(qr_config_set(config, QR_OPTION_local_ring, "8MiB", false, "t", &e));
+    assert_ok(qr_config_check(config, &e));
     free(config);
 }
 
@@ -329,7 +350,8 @@ int main(void)
         cmocka_unit_test(the_command_line_is_read_in_any_order),
         cmocka_unit_test(what_is_printed_is_read_back),
         cmocka_unit_test(limits_across_options_are_checked),
-        cmocka_unit_test(wire_memory_follows_the_budget_unless_set),
+        cmocka_unit_test(message_memory_follows_the_budget_unless_set),
+        cmocka_unit_test(a_ring_is_a_power_of_two),
         cmocka_unit_test(a_missing_file_is_named),
         cmocka_unit_test(the_man_page_names_every_key),
     };
