@@ -90,9 +90,8 @@ void qr_client_retry_local(struct quire_client *client)
     struct quire_op *op;
     Quire__V1__HelloRequest request = QUIRE__V1__HELLO_REQUEST__INIT;
 
-    if (!wants_another(client) ||
-        qr_control(client, QR_METHOD_HELLO, &request.base, &quire__v1__hello_reply__descriptor,
-                   true, &op))
+    if (!wants_another(client) || qr_control(client, QR_METHOD_HELLO, &request.base,
+                                             &quire__v1__hello_reply__descriptor, true, &op))
         return;
     const Quire__V1__HelloReply *reply = (const void *)op->reply_message;
     qr_client_use_local(client, reply->local_path, reply->local_cookie.data,

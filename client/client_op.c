@@ -221,7 +221,8 @@ void qr_op_start(struct quire_op *op, enum qr_method method, enum qr_op_shape sh
     const struct qr_call_options options = {.method = method,
                                             .deadline_ns = op->deadline_ns,
                                             .wait_for_ready = op->wait_for_ready,
-                                            .part_bytes = op->session ? op->session->part_bytes : 0,
+                                            .part_bytes =
+                                                op->session ? op->session->part_bytes : 0,
                                             .ordered = shape == QR_OP_WRITER};
 
     op->method = method;

@@ -99,9 +99,9 @@ struct quire_client_options {
                                 8 MiB */
     bool encode_pages; /* seal whole pages here when that is fewer bytes on the wire; default
                           true */
-    bool local;        /* move the bytes of append and fetch through shared memory when the server
-                          is on this host and offers it; default true. The environment's
-                          QUIRE_LOCAL=off switches it off, too */
+    bool local; /* move the bytes of append and fetch through shared memory when the server
+                   is on this host and offers it; default true. The environment's
+                   QUIRE_LOCAL=off switches it off, too */
 };
 QUIRE_API void quire_client_options_init(struct quire_client_options *options);
 

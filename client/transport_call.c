@@ -132,8 +132,8 @@ static void deliver(struct qr_grpc_call *call, grpc_byte_buffer *buffer)
         deliver_joined(call, &reader);
     } else {
         while (grpc_byte_buffer_reader_peek(&reader, &slice)) {
-            fragments[count++] = (struct qr_wire_fragment){
-                .data = GRPC_SLICE_START_PTR(*slice), .bytes = GRPC_SLICE_LENGTH(*slice)};
+            fragments[count++] = (struct qr_wire_fragment){.data = GRPC_SLICE_START_PTR(*slice),
+                                                           .bytes = GRPC_SLICE_LENGTH(*slice)};
         }
         call->events->message(call->context, fragments, count);
     }

@@ -19,10 +19,10 @@ struct qr_transport {
     pthread_t threads[QR_TRANSPORT_THREADS_MAX];
     uint32_t thread_count;
     pthread_mutex_t lock;
-    pthread_cond_t idle;        /* live became 0 */
+    pthread_cond_t idle;             /* live became 0 */
     struct qr_grpc_call *free_calls; /* guarded by lock */
     struct qr_local *local;          /* const after open */
-    size_t live;                /* guarded by lock: calls handed out */
+    size_t live;                     /* guarded by lock: calls handed out */
 };
 
 /** What a completion queue event carries: run(call, ok). Lives in its call. */
@@ -35,9 +35,9 @@ struct qr_tag {
 
 /** A call; its life: transport_call.c. */
 struct qr_grpc_call {
-    struct qr_call base; /* first member */
+    struct qr_call base;                 /* first member */
     struct qr_transport *transport;      /* const */
-    struct qr_grpc_call *next_free;           /* guarded by transport->lock */
+    struct qr_grpc_call *next_free;      /* guarded by transport->lock */
     const struct qr_call_events *events; /* const */
     void *context;                       /* const */
     bool ordered, wait_for_ready;        /* const */

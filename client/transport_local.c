@@ -58,9 +58,9 @@ static int sleep_ms(struct qr_local *local)
 {
     pthread_mutex_lock(&local->lock);
     const uint64_t now_ns = qr_local_now_ns(), deadline_ns = qr_local_next_deadline(local);
-    local->sleep_until_ns =
-        deadline_ns < now_ns + SLEEP_NS ? deadline_ns : now_ns + SLEEP_NS;
-    const uint64_t left_ns = local->sleep_until_ns > now_ns ? local->sleep_until_ns - now_ns : 0;
+    local->sleep_until_ns = deadline_ns < now_ns + SLEEP_NS ? deadline_ns : now_ns + SLEEP_NS;
+    const uint64_t left_ns =
+        local->sleep_until_ns > now_ns ? local->sleep_until_ns - now_ns : 0;
     pthread_mutex_unlock(&local->lock);
     return (int)((left_ns + 999999u) / 1000000u);
 }
@@ -280,7 +280,8 @@ static void install(struct qr_local *local, const struct qr_local_link *link)
     local->socket = link->socket;
     local->memory = link->memory;
     local->memory_bytes = link->memory_bytes;
-    const uint64_t least = link->up_bytes < link->down_bytes ? link->up_bytes : link->down_bytes;
+    const uint64_t least =
+        link->up_bytes < link->down_bytes ? link->up_bytes : link->down_bytes;
     local->part_bytes_max = least - least / 8; /* heads and token ids come on top */
     qr_ring_writer_init(&local->up, link->memory, link->up_bytes);
     qr_ring_reader_init(&local->down,

@@ -38,8 +38,8 @@ struct qr_local_call {
     bool ordered;                        /* const while refs > 0 */
     uint64_t deadline_ns;                /* const while refs > 0 */
     /* guarded by local->lock: */
-    unsigned refs; /* handles, and the call until done */
-    unsigned due;  /* events under way, and the call until concluded */
+    unsigned refs;           /* handles, and the call until done */
+    unsigned due;            /* events under way, and the call until concluded */
     bool started, requested; /* requested: the server knows of it */
     bool peer_ended, concluded, cancel_asked;
     bool draining; /* somebody fires the replies of an ordered call */
@@ -60,25 +60,25 @@ struct qr_local_call {
 struct qr_local {
     pthread_mutex_t send_lock; /* before lock */
     pthread_mutex_t lock;
-    pthread_cond_t follow;        /* the lead is free; up; stop */
-    pthread_cond_t idle;          /* a call or a lead ended */
+    pthread_cond_t follow;                                     /* the lead is free; up; stop */
+    pthread_cond_t idle;                                       /* a call or a lead ended */
     enum { QR_LOCAL_OFF, QR_LOCAL_UP, QR_LOCAL_BROKEN } state; /* guarded by both locks */
-    bool stop, leading;           /* guarded by lock */
-    uint64_t sleep_until_ns;      /* guarded by lock */
-    unsigned used;                /* guarded by lock: calls with refs */
-    int poke;                     /* const: wakes the leader */
-    int socket;                   /* const while up */
-    void *memory;                 /* const while up */
+    bool stop, leading;                                        /* guarded by lock */
+    uint64_t sleep_until_ns;                                   /* guarded by lock */
+    unsigned used; /* guarded by lock: calls with refs */
+    int poke;      /* const: wakes the leader */
+    int socket;    /* const while up */
+    void *memory;  /* const while up */
     size_t memory_bytes;
-    uint64_t part_bytes_max;      /* const while up: what fits a frame either way */
-    struct qr_ring_writer up;     /* guarded by send_lock */
-    struct qr_ring_reader down;   /* owner: the leader */
-    atomic_uint waiting;          /* atomic: calls that want room; written under send_lock */
-    atomic_bool attention;        /* atomic: cancels or starts to look at */
+    uint64_t part_bytes_max;    /* const while up: what fits a frame either way */
+    struct qr_ring_writer up;   /* guarded by send_lock */
+    struct qr_ring_reader down; /* owner: the leader */
+    atomic_uint waiting;        /* atomic: calls that want room; written under send_lock */
+    atomic_bool attention;      /* atomic: cancels or starts to look at */
     struct {
         uint64_t end;
         bool done;
-    } taken[QR_LOCAL_TAKEN_MAX];  /* guarded by lock: ring */
+    } taken[QR_LOCAL_TAKEN_MAX]; /* guarded by lock: ring */
     unsigned taken_first, taken_count;
     struct qr_local_call calls[QR_LOCAL_CALLS_MAX];
     uint32_t thread_count;
@@ -94,8 +94,7 @@ quire_status qr_local_connect(struct qr_local *local, const struct qr_local_offe
 bool qr_local_is_up(struct qr_local *local);
 
 /** A call, or NULL: not of this path, too large for it, off, or all numbers are taken. */
-struct qr_call *qr_local_call_new(struct qr_local *local,
-                                  const struct qr_call_options *options,
+struct qr_call *qr_local_call_new(struct qr_local *local, const struct qr_call_options *options,
                                   const struct qr_call_events *events, void *context);
 
 /* transport_local_connect.c */

@@ -70,7 +70,8 @@ static void end_event(struct qr_local_call *call)
     end_event_unlock(call);
 }
 
-/* Under lock: how it ended; only the first time counts. True: end_event_unlock has to follow. */
+/* Under lock: how it ended; only the first time counts. True: end_event_unlock has to follow.
+ */
 static bool conclude(struct qr_local_call *call, int grpc_status, const char *text)
 {
     if (call->concluded || !call->started)
@@ -357,8 +358,8 @@ static void start(struct qr_local_call *call)
     call->due = 1;
     const bool broke = local->state != QR_LOCAL_UP;
     const bool early = call->deadline_ns < local->sleep_until_ns;
-    const bool ended = broke && conclude(call, STATUS_UNAVAILABLE,
-                                         "the connection on this host has ended");
+    const bool ended =
+        broke && conclude(call, STATUS_UNAVAILABLE, "the connection on this host has ended");
     pthread_mutex_unlock(&local->lock);
     if (ended)
         end_event(call);

@@ -130,9 +130,9 @@ quire_status qr_local_dial(const struct qr_local_offer *offer, struct qr_local_l
     if (socket < 0)
         return QUIRE_EUNAVAILABLE;
     if (!say_hello(socket, offer->cookie) || !receive_welcome(socket, &welcome, &fd))
-        status = qr_error_set(e, QUIRE_EUNAVAILABLE,
-                              "who listens at %s did not answer as the server would",
-                              offer->path);
+        status =
+            qr_error_set(e, QUIRE_EUNAVAILABLE,
+                         "who listens at %s did not answer as the server would", offer->path);
     if (!status)
         status = check_welcome(&welcome, offer->cookie, offer->path, e);
     struct qr_local_link link = {.socket = socket};

@@ -36,11 +36,11 @@ static bool put_frame(struct qr_local *local, struct qr_ring_head head,
         for (size_t i = 0; i < count; i++) {
             const uint8_t *data = pieces[i].data;
             const size_t n = pieces[i].head_bytes;
-            at = qr_frame_put_part(at, &(struct qr_frame_part){.head = data,
-                                                               .head_bytes = n,
-                                                               .bulk = data + n,
-                                                               .bulk_bytes =
-                                                                   pieces[i].bytes - n});
+            at = qr_frame_put_part(at,
+                                   &(struct qr_frame_part){.head = data,
+                                                           .head_bytes = n,
+                                                           .bulk = data + n,
+                                                           .bulk_bytes = pieces[i].bytes - n});
         }
         head.bytes = (uint32_t)bytes;
         head.parts = (uint16_t)count;
@@ -118,14 +118,14 @@ size_t qr_local_take_kept(struct qr_local_call *call, struct qr_piece pieces[QR_
 bool qr_local_is_open(struct qr_local_call *call)
 {
     pthread_mutex_lock(&call->local->lock);
-    const bool open =
-        call->started && !call->concluded && call->local->state == QR_LOCAL_UP;
+    const bool open = call->started && !call->concluded && call->local->state == QR_LOCAL_UP;
     pthread_mutex_unlock(&call->local->lock);
     return open;
 }
 
 enum qr_local_sent qr_local_send_or_keep(struct qr_local_call *call,
-                                         const struct qr_piece *pieces, size_t count, bool later)
+                                         const struct qr_piece *pieces, size_t count,
+                                         bool later)
 {
     struct qr_local *local = call->local;
     enum qr_local_sent sent = QR_LOCAL_SENT_NEVER;

@@ -24,8 +24,8 @@
 /** What the two sides tell each other, at the start of the shared memory of a ring. Positions
  * only grow; each is written by one side. All zero: an empty ring. */
 struct qr_ring_shared {
-    _Alignas(QR_RING_LINE) _Atomic uint64_t head; /* writer: bytes published */
-    _Alignas(QR_RING_LINE) _Atomic uint64_t tail; /* reader: bytes given back */
+    _Alignas(QR_RING_LINE) _Atomic uint64_t head;         /* writer: bytes published */
+    _Alignas(QR_RING_LINE) _Atomic uint64_t tail;         /* reader: bytes given back */
     _Alignas(QR_RING_LINE) _Atomic uint32_t reader_waits; /* wake it when there is data */
     _Alignas(QR_RING_LINE) _Atomic uint32_t writer_waits; /* wake it when there is room */
 };
@@ -90,8 +90,8 @@ void qr_ring_reader_init(struct qr_ring_reader *reader, void *memory, uint64_t c
 bool qr_ring_take(struct qr_ring_reader *reader, struct qr_ring_frame *out);
 /** Is there something to take? True when broken, too. */
 bool qr_ring_has_data(struct qr_ring_reader *reader);
-/** Give back everything before `end`, in the order in which it was taken. When qr_ring_take found
- * nothing and no frame is out, `end` is reader->next: a pad may stand before it. */
+/** Give back everything before `end`, in the order in which it was taken. When qr_ring_take
+ * found nothing and no frame is out, `end` is reader->next: a pad may stand before it. */
 void qr_ring_free(struct qr_ring_reader *reader, uint64_t end);
 bool qr_ring_writer_sleeps(struct qr_ring_reader *reader);
 /** Say that this side is about to sleep until there is data; look again afterwards. */

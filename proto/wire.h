@@ -62,9 +62,10 @@ void qr_wire_arena_reset(struct qr_wire_arena *arena);
 /**
  * Unpack a message of `type` (&quire__v1__..._descriptor) into the arena. Checked first, on any
  * bytes: wire format, nesting up to QR_WIRE_DEPTH_MAX, wire type of each known field, strings
- * UTF-8 without NUL, no singular sub-message twice, no foreign fragment. *out is valid until the arena is reset;
- * cast it to the message's type. Errors: EINVAL (malformed, with message and field), ETOOBIG
- * (arena full; about 4 times the message's bytes are enough for messages of many small fields).
+ * UTF-8 without NUL, no singular sub-message twice, no foreign fragment. *out is valid until
+ * the arena is reset; cast it to the message's type. Errors: EINVAL (malformed, with message
+ * and field), ETOOBIG (arena full; about 4 times the message's bytes are enough for messages of
+ * many small fields).
  */
 quire_status qr_wire_unpack(const ProtobufCMessageDescriptor *type,
                             const struct qr_wire_fragment *fragments, size_t count,

@@ -12,7 +12,8 @@
 /* ---- agreeing --------------------------------------------------------------------------- */
 
 #define QR_LOCAL_VERSION 1
-#define QR_LOCAL_COOKIE_BYTES 32 /* half proves the client to the server, half the other way */
+#define QR_LOCAL_COOKIE_BYTES 32 /* half proves the client to the server, half the other way   \
+                                  */
 #define QR_LOCAL_CALLS_MAX 32    /* calls under way on one connection */
 #define QR_LOCAL_SUFFIX ".local" /* beside a unix socket's path */
 #define QR_LOCAL_PATH_MAX 107
@@ -85,7 +86,7 @@ uint8_t *qr_frame_put_part(uint8_t *at, const struct qr_frame_part *part);
 
 /** Where a received message is put together. */
 struct qr_frame_room {
-    uint8_t *heads; /* QR_FRAME_HEADS_MAX */
+    uint8_t *heads;                     /* QR_FRAME_HEADS_MAX */
     struct qr_wire_fragment *fragments; /* 2 * QR_FRAME_PARTS_MAX */
     size_t count;
     uint64_t bytes;

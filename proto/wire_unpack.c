@@ -198,7 +198,8 @@ quire_status qr_wire_unpack(const ProtobufCMessageDescriptor *type,
     arena->full = false;
     for (size_t i = 0; i < count; i++)
         if (fragments[i].foreign) /* checked as one thing, unpacked as another */
-            return qr_error_set(e, QUIRE_EINVAL, "%s: %zu bytes came as payload, not as framing",
+            return qr_error_set(e, QUIRE_EINVAL,
+                                "%s: %zu bytes came as payload, not as framing",
                                 type->short_name, fragments[i].bytes);
     const quire_status status = check_message(type, all, 1, e);
     if (status)

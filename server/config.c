@@ -11,8 +11,9 @@
 #include <string.h>
 
 #define WIRE_BYTES_MIN (24ull << 20)
-#define WIRE_SHARE 16 /* and one part in so many of the memory for pages; of both, the wire and
-                         the local path get half each */
+#define WIRE_SHARE                                                                             \
+    16 /* and one part in so many of the memory for pages; of both, the wire and               \
+          the local path get half each */
 
 static const struct qr_option_row rows[QR_OPTION_COUNT] = {
 #define X(key, type, standard, minimum, maximum, prose)                                        \
@@ -314,8 +315,7 @@ quire_status qr_config_check(const struct qr_config *config, struct qr_error *e)
                             config->values[QR_OPTION_wire_memory].origin,
                             2 * (unsigned long long)message);
     if (ring & (ring - 1))
-        return qr_error_set(e, QUIRE_EINVAL,
-                            "local_ring is %lluB (%s), must be a power of two",
+        return qr_error_set(e, QUIRE_EINVAL, "local_ring is %lluB (%s), must be a power of two",
                             (unsigned long long)ring,
                             config->values[QR_OPTION_local_ring].origin);
     if (notice > drain)

@@ -211,7 +211,8 @@ quire_status qr_local_create(const struct qr_local_config *config, struct qr_loc
         local->threads[i] = (struct qr_local_thread){
             .local = local, .epoll = -1, .poke = {.kind = QR_LOCAL_POKE, .fd = -1}};
     local->methods[QR_FRAME_APPEND] = find_method(config, "/quire.v1.Quire/Append");
-    local->methods[QR_FRAME_APPEND_STREAM] = find_method(config, "/quire.v1.Quire/AppendStream");
+    local->methods[QR_FRAME_APPEND_STREAM] =
+        find_method(config, "/quire.v1.Quire/AppendStream");
     local->methods[QR_FRAME_FETCH] = find_method(config, "/quire.v1.Quire/Fetch");
     const quire_status status = qr_random_fill(local->cookie, sizeof(local->cookie), e);
     if (status)

@@ -18,9 +18,9 @@ struct qr_local_config {
                              struct qr_error *e);
     void (*release)(void *service, void *pin);
     uint32_t threads;
-    uint32_t clients_max;        /* connections, of all threads */
+    uint32_t clients_max;          /* connections, of all threads */
     uint64_t up_bytes, down_bytes; /* rings of one connection: to the server, to the client */
-    uint64_t memory_bytes;       /* of all connections */
+    uint64_t memory_bytes;         /* of all connections */
     uint64_t message_bytes_max;
     uint32_t stall_ms, handshake_ms;
 };

@@ -66,9 +66,8 @@ void qr_local_reply(struct qr_local_conn *conn, uint32_t id, const void *bytes, 
                     bool last)
 {
     send_small(conn,
-               (struct qr_ring_head){.type = QR_FRAME_MESSAGE,
-                                     .call = id,
-                                     .flags = last ? QR_FRAME_LAST : 0},
+               (struct qr_ring_head){
+                   .type = QR_FRAME_MESSAGE, .call = id, .flags = last ? QR_FRAME_LAST : 0},
                bytes, n);
 }
 
@@ -177,9 +176,9 @@ static bool begin(struct local_chunk *chunk)
 {
     const struct qr_local_config *config = &chunk->conn->thread->local->config;
     struct qr_local_carry *carry = &chunk->call->carry;
-    const size_t least =
-        QR_LOCAL_CHUNK_MIN < config->down_bytes / 4 ? QR_LOCAL_CHUNK_MIN
-                                                    : (size_t)config->down_bytes / 4;
+    const size_t least = QR_LOCAL_CHUNK_MIN < config->down_bytes / 4
+                             ? QR_LOCAL_CHUNK_MIN
+                             : (size_t)config->down_bytes / 4;
     const size_t wanted = QR_RING_LINE + carry->bytes;
 
     chunk->frame =
@@ -194,7 +193,8 @@ static bool begin(struct local_chunk *chunk)
         *carry = (struct qr_local_carry){0};
     }
     /* Of rows that are expanded into it: all that fits but the heads of its parts. */
-    chunk->base.most = QR_LOCAL_CHUNK_BYTES < chunk->room / 2 ? QR_LOCAL_CHUNK_BYTES : chunk->room / 2;
+    chunk->base.most =
+        QR_LOCAL_CHUNK_BYTES < chunk->room / 2 ? QR_LOCAL_CHUNK_BYTES : chunk->room / 2;
     return true;
 }
 

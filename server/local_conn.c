@@ -154,8 +154,8 @@ static void answer_hello(struct qr_local_conn *conn)
 static void read_hello(struct qr_local_conn *conn)
 {
     uint8_t *to = (uint8_t *)&conn->hello + conn->hello_bytes;
-    const ssize_t n = recv(conn->source.fd, to, sizeof(conn->hello) - conn->hello_bytes,
-                           MSG_DONTWAIT);
+    const ssize_t n =
+        recv(conn->source.fd, to, sizeof(conn->hello) - conn->hello_bytes, MSG_DONTWAIT);
 
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;

@@ -60,7 +60,7 @@ struct qr_local_conn {
     struct qr_local_thread *thread;
     struct qr_local_conn *next;
     bool agreed, ready, ended;
-    uint64_t since_ms;         /* accepted; or blocked by a full ring, 0: not */
+    uint64_t since_ms;           /* accepted; or blocked by a full ring, 0: not */
     struct qr_local_hello hello; /* being received */
     size_t hello_bytes;
     void *memory;
@@ -92,7 +92,7 @@ struct qr_local {
     char paths[QR_LOCAL_LISTENERS_MAX][QR_LOCAL_PATH_MAX + 1];
     uint32_t listener_count;
     struct qr_local_thread *threads;
-    atomic_bool refusing, closing; /* atomic */
+    atomic_bool refusing, closing;   /* atomic */
     atomic_uint clients, handshakes; /* atomic: connections agreed; those that are not */
     struct qr_counter clients_refused, clients_broken, calls, failed, canceled, stalled, live,
         bytes_in, bytes_out;

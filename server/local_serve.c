@@ -119,8 +119,8 @@ static void answer(struct qr_local_conn *conn, uint32_t id, const struct qr_ring
     qr_local_reply(conn, id, request.scratch->reply, n, last);
 }
 
-static void open_stream(struct qr_local_conn *conn, uint32_t id,
-                        const struct qr_method *method, const struct qr_ring_frame *frame)
+static void open_stream(struct qr_local_conn *conn, uint32_t id, const struct qr_method *method,
+                        const struct qr_ring_frame *frame)
 {
     struct qr_local *local = conn->thread->local;
     struct qr_local_call *call = &conn->calls[id];

@@ -236,8 +236,9 @@ static void listen_locally(struct quired *d, const struct qr_address *address)
     if (address->is_unix)
         snprintf(beside, sizeof(beside), "%s" QR_LOCAL_SUFFIX, address->path);
     else
-        snprintf(name, sizeof(d->service->local_path), "@quire-%02x%02x%02x%02x%02x%02x%02x%02x",
-                 id[0], id[1], id[2], id[3], id[4], id[5], id[6], id[7]);
+        snprintf(name, sizeof(d->service->local_path),
+                 "@quire-%02x%02x%02x%02x%02x%02x%02x%02x", id[0], id[1], id[2], id[3], id[4],
+                 id[5], id[6], id[7]);
     if (!qr_local_listen(d->local, address->is_unix ? beside : name, &e))
         return;
     QR_LOG(QR_LOG_WARN, "local.off", QR_LOG_STR("address", address->text),

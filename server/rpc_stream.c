@@ -66,8 +66,8 @@ static void step(struct qr_call *call)
     }
     quire_status status = QUIRE_OK;
     if (!call->stream_done)
-        status =
-            call->method->stream->next(rpc->config.service, call->stream, &chunk->base, &more, &e);
+        status = call->method->stream->next(rpc->config.service, call->stream, &chunk->base,
+                                            &more, &e);
     const size_t bytes = chunk->base.bytes;
     grpc_byte_buffer *message = bytes ? qr_rpc_chunk_take(chunk) : NULL;
     qr_counter_add(&rpc->bytes_out, bytes);

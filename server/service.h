@@ -22,11 +22,11 @@ struct qr_service {
     struct qr_rpc *rpc;             /* set before it starts; for its statistics */
     struct qr_local *local;         /* set before anything starts; NULL: the path is off */
     char local_path[QR_LOCAL_PATH_MAX + 1]; /* the same: for callers by TCP; "": none */
-    uint8_t instance[16];           /* const: random, names this start */
-    uint64_t started_ms;            /* const */
-    atomic_bool serving;            /* atomic: what health says */
-    struct qr_pool *fetches;        /* of struct fetch, handle_fetch.c */
-    struct qr_pool *attends;        /* of struct attend, handle_attend.c */
+    uint8_t instance[16];                   /* const: random, names this start */
+    uint64_t started_ms;                    /* const */
+    atomic_bool serving;                    /* atomic: what health says */
+    struct qr_pool *fetches;                /* of struct fetch, handle_fetch.c */
+    struct qr_pool *attends;                /* of struct attend, handle_attend.c */
 };
 
 /** store and config are borrowed for the service's life. */

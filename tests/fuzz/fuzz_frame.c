@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A ring whose other side is a stranger: the input is what stands in the shared memory. Frames
- * are taken until there are none or the ring is broken, and read as a server and a client would;
- * nothing leads out of the memory. The first two bytes say how much was published.
+ * are taken until there are none or the ring is broken, and read as a server and a client
+ * would; nothing leads out of the memory. The first two bytes say how much was published.
  */
 #include "fuzz_wire.h"
 #include "proto/wire_frame.h"

@@ -148,7 +148,7 @@ static void sleepers_are_woken_once(void **state)
 
 static void a_reader_follows_no_position_that_cannot_be(void **state)
 {
-    static const uint64_t heads[] = {1,        63, CAPACITY + 64, UINT64_MAX, UINT64_MAX - 63,
+    static const uint64_t heads[] = {1,         63, CAPACITY + 64, UINT64_MAX, UINT64_MAX - 63,
                                      1ull << 63};
     (void)state;
 

@@ -25,8 +25,8 @@ static void make(struct fixture *f, const struct qr_frame_part *parts, uint16_t 
     for (uint16_t i = 0; i < count; i++)
         at = qr_frame_put_part(at, &parts[i]);
     assert_int_equal(at - f->body, bytes);
-    f->frame = (struct qr_ring_frame){
-        .head = {.parts = count}, .body = f->body, .body_bytes = bytes};
+    f->frame =
+        (struct qr_ring_frame){.head = {.parts = count}, .body = f->body, .body_bytes = bytes};
     f->room.heads = malloc(QR_FRAME_HEADS_MAX);
     f->room.fragments = calloc(2 * QR_FRAME_PARTS_MAX, sizeof(*f->room.fragments));
 }
@@ -73,10 +73,16 @@ static void lengths_of_strangers_stay_inside(void **state)
     static const struct {
         uint32_t head, bulk;
         uint16_t parts;
-    } cases[] = {{0, 193, 1},          {249, 0, 1},  {UINT32_MAX, 0, 1},
-                 {0, UINT32_MAX, 1},   {56, 193, 1}, {UINT32_MAX - 7, UINT32_MAX - 63, 1},
-                 {0, 0, 5},            {0, 0, QR_FRAME_PARTS_MAX + 1},
-                 {0, 128, UINT16_MAX}, {QR_FRAME_HEADS_MAX + 1, 0, 1}};
+    } cases[] = {{0, 193, 1},
+                 {249, 0, 1},
+                 {UINT32_MAX, 0, 1},
+                 {0, UINT32_MAX, 1},
+                 {56, 193, 1},
+                 {UINT32_MAX - 7, UINT32_MAX - 63, 1},
+                 {0, 0, 5},
+                 {0, 0, QR_FRAME_PARTS_MAX + 1},
+                 {0, 128, UINT16_MAX},
+                 {QR_FRAME_HEADS_MAX + 1, 0, 1}};
     (void)state;
 
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
@@ -118,11 +124,13 @@ static void payload_is_never_read_as_framing(void **state)
     drop(&f);
     make(&f, bad, 2);
     assert_true(qr_frame_gather(&f.frame, &f.room));
-    assert_status(QUIRE_EINVAL, qr_wire_append_parse(f.room.fragments, f.room.count, &view, &e));
+    assert_status(QUIRE_EINVAL,
+                  qr_wire_append_parse(f.room.fragments, f.room.count, &view, &e));
     drop(&f);
     make(&f, &worse, 1);
     assert_true(qr_frame_gather(&f.frame, &f.room));
-    assert_status(QUIRE_EINVAL, qr_wire_append_parse(f.room.fragments, f.room.count, &view, &e));
+    assert_status(QUIRE_EINVAL,
+                  qr_wire_append_parse(f.room.fragments, f.room.count, &view, &e));
     drop(&f);
 }
 

@@ -251,7 +251,8 @@ static void every_arena_size_fails_cleanly_until_one_is_enough(void **state)
     (void)state;
     for (size_t size = 0; size < 4096 && !enough; size += 16) {
         uint8_t *own = aligned_alloc(16, size ? size : 16);
-        struct qr_wire_fragment fragments[] = {{.data = wire, .bytes = 3}, {.data = wire + 3, .bytes = n - 3}};
+        struct qr_wire_fragment fragments[] = {{.data = wire, .bytes = 3},
+                                               {.data = wire + 3, .bytes = n - 3}};
         ProtobufCMessage *out;
         qr_wire_arena_init(&arena, own, size);
         const quire_status status = qr_wire_unpack(&quire__v1__open_session_request__descriptor,
