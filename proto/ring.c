@@ -3,7 +3,7 @@
  * Positions and frames of a shared ring. See ring.h for who may be believed.
  *
  * A side that sleeps sets its flag and looks once more; a side that publishes reads the flag
- * afterwards. Both with a full fence between, so that one of the two sees the other.
+ * afterwards. All of it sequentially consistent, so that one of the two sees the other.
  */
 #include "ring.h"
 
@@ -18,15 +18,7 @@ bool qr_ring_capacity_valid(uint64_t capacity)
 /* Was it set? It no longer is. */
 static bool take_flag(_Atomic uint32_t *flag)
 {
-    atomic_thread_fence(memory_order_seq_cst);
-    return atomic_load_explicit(flag, memory_order_relaxed) &&
-           atomic_exchange_explicit(flag, 0, memory_order_relaxed);
-}
-
-static void set_flag(_Atomic uint32_t *flag)
-{
-    atomic_store_explicit(flag, 1, memory_order_relaxed);
-    atomic_thread_fence(memory_order_seq_cst);
+    return atomic_load(flag) && atomic_exchange(flag, 0);
 }
 
 /* ---- writing ---------------------------------------------------------------------------- */
@@ -41,7 +33,7 @@ void qr_ring_writer_init(struct qr_ring_writer *writer, void *memory, uint64_t c
 /* Bytes that may be written; 0 when the reader's position cannot be. */
 static uint64_t room(struct qr_ring_writer *writer)
 {
-    const uint64_t tail = atomic_load_explicit(&writer->shared->tail, memory_order_acquire);
+    const uint64_t tail = atomic_load(&writer->shared->tail);
 
     /* Forward from what it was, and not past what was published. */
     if (tail - writer->tail > writer->head - writer->tail || tail % QR_RING_LINE) {
@@ -79,7 +71,7 @@ uint8_t *qr_ring_reserve(struct qr_ring_writer *writer, size_t bytes, size_t *ro
 void qr_ring_publish(struct qr_ring_writer *writer, size_t bytes)
 {
     writer->head += bytes;
-    atomic_store_explicit(&writer->shared->head, writer->head, memory_order_release);
+    atomic_store(&writer->shared->head, writer->head);
 }
 
 bool qr_ring_reader_sleeps(struct qr_ring_writer *writer)
@@ -89,7 +81,7 @@ bool qr_ring_reader_sleeps(struct qr_ring_writer *writer)
 
 void qr_ring_writer_waits(struct qr_ring_writer *writer)
 {
-    set_flag(&writer->shared->writer_waits);
+    atomic_store(&writer->shared->writer_waits, 1);
 }
 
 /* ---- reading ---------------------------------------------------------------------------- */
@@ -104,7 +96,7 @@ void qr_ring_reader_init(struct qr_ring_reader *reader, void *memory, uint64_t c
 /* Published and not taken; 0 when the writer's position cannot be. */
 static uint64_t available(struct qr_ring_reader *reader)
 {
-    const uint64_t head = atomic_load_explicit(&reader->shared->head, memory_order_acquire);
+    const uint64_t head = atomic_load(&reader->shared->head);
 
     if (head - reader->next > reader->capacity || head % QR_RING_LINE)
         reader->broken = true;
@@ -146,7 +138,7 @@ bool qr_ring_has_data(struct qr_ring_reader *reader)
 
 void qr_ring_free(struct qr_ring_reader *reader, uint64_t end)
 {
-    atomic_store_explicit(&reader->shared->tail, end, memory_order_release);
+    atomic_store(&reader->shared->tail, end);
 }
 
 bool qr_ring_writer_sleeps(struct qr_ring_reader *reader)
@@ -156,7 +148,7 @@ bool qr_ring_writer_sleeps(struct qr_ring_reader *reader)
 
 void qr_ring_reader_waits(struct qr_ring_reader *reader)
 {
-    set_flag(&reader->shared->reader_waits);
+    atomic_store(&reader->shared->reader_waits, 1);
 }
 
 void qr_ring_reader_awake(struct qr_ring_reader *reader)
