@@ -99,9 +99,8 @@ struct quire_client_options {
                                 8 MiB */
     bool encode_pages; /* seal whole pages here when that is fewer bytes on the wire; default
                           true */
-    bool local; /* move the bytes of append and fetch through shared memory when the server
-                   is on this host and offers it; default true. The environment's
-                   QUIRE_LOCAL=off switches it off, too */
+    bool local; /* append and fetch through memory shared with a server on this host; default
+                   true; the environment's QUIRE_LOCAL=off overrides it */
 };
 QUIRE_API void quire_client_options_init(struct quire_client_options *options);
 
@@ -118,12 +117,8 @@ QUIRE_API quire_status quire_client_open(const char *target,
 QUIRE_API void quire_client_close(quire_client **client);
 /** One empty round trip; the call that latencies are compared with. */
 QUIRE_API quire_status quire_client_ping(quire_client *client);
-/**
- * Do append and fetch go through shared memory now? why (may be NULL): the reason if not, or
- * "", cut to `capacity` bytes with the final NUL. A connection that ended, or for which the
- * server had no room, is tried again when a session is opened, at most once a second. Any
- * thread.
- */
+/** Do append and fetch go through shared memory now? why (may be NULL): the reason if not, cut
+ * to `capacity`. It is tried again when a session is opened. Any thread. */
 QUIRE_API bool quire_client_is_local(quire_client *client, char *why, size_t capacity);
 
 /* ---- model ------------------------------------------------------------------------------ */

@@ -54,38 +54,53 @@ static void check_times(struct qr_local_conn *conn)
     conn->ended = true;
 }
 
-/* Every connection's turn; ended ones go. True: somebody could go on at once. */
-static bool visit(struct qr_local_thread *thread, bool closing)
+/* Its calls are over; true when it can be freed: no reply is to be released any more. */
+static bool end(struct qr_local_conn *conn)
+{
+    qr_local_drop_calls(conn);
+    (void)epoll_ctl(conn->thread->epoll, EPOLL_CTL_DEL, conn->source.fd, NULL);
+    return qr_local_holds_gone(conn);
+}
+
+/* Every connection's turn; ended ones go. Returns how long nothing is to be done, -1: for ever.
+ */
+static int visit(struct qr_local_thread *thread, bool closing)
 {
     struct qr_local_conn **link = &thread->conns;
-    bool busy = false;
+    int timeout_ms = QR_LOCAL_TICK_MS;
 
     while (*link) {
         struct qr_local_conn *conn = *link;
-        if (conn->agreed && conn->ready && !conn->ended)
+        if (conn->agreed && (conn->ready || conn->later || conn->hold_count) && !conn->ended)
             qr_local_serve(conn);
         check_times(conn);
-        if (conn->ended || closing) {
+        conn->ended = conn->ended || closing;
+        if (conn->ended && end(conn)) {
             *link = conn->next;
             qr_local_conn_destroy(conn);
             continue;
         }
-        busy = busy || conn->ready;
+        if (!conn->ended && conn->later && timeout_ms > QR_LOCAL_PAUSE_MS)
+            timeout_ms = QR_LOCAL_PAUSE_MS;
+        if (!conn->ended && conn->ready)
+            timeout_ms = 0;
         link = &conn->next;
     }
-    return busy;
+    return thread->conns ? timeout_ms : -1;
 }
 
 static void *run(void *arg)
 {
     struct qr_local_thread *thread = arg;
-    bool busy = false;
+    int timeout_ms = -1;
+    bool closing = false;
 
-    while (!atomic_load(&thread->local->closing)) {
-        take_events(thread, busy ? 0 : thread->conns ? QR_LOCAL_TICK_MS : -1);
-        busy = visit(thread, false);
+    while (!closing || thread->conns) {
+        take_events(thread, timeout_ms);
+        closing = atomic_load(&thread->local->closing);
+        timeout_ms = visit(thread, closing);
     }
-    (void)visit(thread, true);
+    atomic_store(&thread->over, true);
     return NULL;
 }
 
@@ -232,22 +247,35 @@ void qr_local_refuse(struct qr_local *local)
     atomic_store(&local->refusing, true);
 }
 
-void qr_local_stop(struct qr_local *local, uint64_t until_ms)
+static void nap(void)
+{
+    nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
+}
+
+bool qr_local_stop(struct qr_local *local, uint64_t until_ms)
 {
     const uint64_t one = 1;
+    bool over = true;
 
     qr_local_refuse(local);
     while (qr_counter_read(&local->live) > 0 && qr_clock_ms() < until_ms)
-        nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
+        nap();
     atomic_store(&local->closing, true);
+    const uint64_t end_ms = qr_clock_ms() + QR_LOCAL_ENDING_MS;
     for (uint32_t i = 0; i < local->config.threads; i++) {
         struct qr_local_thread *thread = &local->threads[i];
         if (!thread->started)
             continue;
         (void)!write(thread->poke.fd, &one, sizeof(one));
+        while (!atomic_load(&thread->over) && qr_clock_ms() < end_ms)
+            nap();
+        over = over && atomic_load(&thread->over);
+        if (!atomic_load(&thread->over))
+            continue;
         pthread_join(thread->thread, NULL);
         thread->started = false;
     }
+    return over;
 }
 
 static void end_thread(struct qr_local_thread *thread)
@@ -267,7 +295,7 @@ void qr_local_destroy(struct qr_local **pointer)
 
     if (!local)
         return;
-    qr_local_stop(local, 0);
+    (void)qr_local_stop(local, 0);
     for (uint32_t i = 0; i < local->config.threads; i++)
         end_thread(&local->threads[i]);
     for (uint32_t i = 0; i < local->listener_count; i++) {

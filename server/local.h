@@ -46,8 +46,9 @@ quire_status qr_local_start(struct qr_local *local, struct qr_error *e);
 /** Refuse new calls from now on. */
 void qr_local_refuse(struct qr_local *local);
 /** Wait until no call is under way or the clock (qr_clock_ms) shows until_ms, then end every
- * connection and all threads. */
-void qr_local_stop(struct qr_local *local, uint64_t until_ms);
+ * connection and all threads. false: a reply was still held back after five more seconds; then
+ * only leaving the process is safe. */
+bool qr_local_stop(struct qr_local *local, uint64_t until_ms);
 /** Stops first when it runs. NULL allowed. */
 void qr_local_destroy(struct qr_local **local);
 void qr_local_stat(struct qr_local *local, struct qr_local_stat *out);

@@ -198,17 +198,7 @@ static bool begin(struct local_chunk *chunk)
     return true;
 }
 
-static void close_stream(struct qr_local_conn *conn, struct qr_local_call *call)
-{
-    struct qr_local *local = conn->thread->local;
-
-    call->method->stream->close(local->config.service, call->stream);
-    call->method = NULL;
-    conn->streams--;
-    qr_counter_sub(&local->live, 1);
-}
-
-bool qr_local_stream_step(struct qr_local_conn *conn, uint32_t id)
+enum qr_local_step qr_local_stream_step(struct qr_local_conn *conn, uint32_t id)
 {
     struct qr_local *local = conn->thread->local;
     struct qr_local_call *call = &conn->calls[id];
@@ -217,22 +207,22 @@ bool qr_local_stream_step(struct qr_local_conn *conn, uint32_t id)
     quire_status status = QUIRE_OK;
 
     if (!begin(&chunk))
-        return false;
+        return QR_LOCAL_FULL;
     if (call->more && has_room(&chunk.base))
         status = call->method->stream->next(local->config.service, call->stream, &chunk.base,
                                             &call->more, &e);
     if (status) { /* what is reserved is not published */
-        close_stream(conn, call);
+        qr_local_drop_call(conn, call);
         qr_local_end_call(conn, id, &e);
-        return true;
+        return QR_LOCAL_DONE;
     }
     const bool last = !call->more && !call->carry.pin;
     if (last)
-        close_stream(conn, call);
+        qr_local_drop_call(conn, call);
     if (chunk.parts == 0) {
         if (last)
             qr_local_end_call(conn, id, NULL);
-        return last;
+        return last ? QR_LOCAL_DONE : call->carry.pin ? QR_LOCAL_FULL : QR_LOCAL_LATER;
     }
     put_head(chunk.frame, &(struct qr_ring_head){.bytes = (uint32_t)chunk.used,
                                                  .type = QR_FRAME_MESSAGE,
@@ -240,5 +230,5 @@ bool qr_local_stream_step(struct qr_local_conn *conn, uint32_t id)
                                                  .call = id,
                                                  .flags = last ? QR_FRAME_LAST : 0});
     publish(conn, chunk.used);
-    return true;
+    return QR_LOCAL_DONE;
 }

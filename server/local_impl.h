@@ -27,7 +27,11 @@
 #define QR_LOCAL_HANDSHAKES_MAX 16
 #define QR_LOCAL_BUDGET 16 /* frames of one connection before the next one's turn */
 #define QR_LOCAL_REPLY_BYTES 1024
-#define QR_LOCAL_RETRY_MS 1000 /* hint to callers that a draining server refuses */
+#define QR_LOCAL_HOLDS_MAX 64   /* replies of one connection that are held back */
+#define QR_LOCAL_HELD_BYTES 128 /* of one of them */
+#define QR_LOCAL_PAUSE_MS 1     /* a stream that waits for the disk looks again after so long */
+#define QR_LOCAL_ENDING_MS 5000 /* held replies may take so long after everything else */
+#define QR_LOCAL_RETRY_MS 1000  /* hint to callers that a draining server refuses */
 /** A stream's message begins when so much is free, and ends once it is so large: short messages
  * keep both sides busy, and what is written in the cache until it is read. */
 #define QR_LOCAL_CHUNK_MIN (64u << 10)
@@ -43,8 +47,23 @@ struct qr_local_carry {
     uint8_t head[QR_WIRE_PART_HEAD_MAX];
 };
 
+/** A reply that waits until what it says is durable. Replies of a connection go in the order of
+ * their requests. Two parties: the handler, and whoever releases it, perhaps first. */
+struct qr_local_hold {
+    struct qr_hold hold; /* first member */
+    struct qr_local_conn *conn;
+    uint32_t id, serial; /* the call that it belongs to, while serial is that call's */
+    atomic_uint parties; /* atomic: handler and release that have not ended */
+    struct qr_error error;
+    size_t reply_bytes;
+    uint8_t reply[QR_LOCAL_HELD_BYTES];
+};
+
 struct qr_local_call {
     const struct qr_method *method; /* NULL: not under way */
+    uint32_t serial;                /* counts calls of this number */
+    uint32_t held;                  /* its replies that are held back */
+    bool closing;                   /* ends when there are none */
     void *stream;                   /* STREAM: its state */
     bool more;                      /* STREAM: not at its end */
     struct qr_local_carry carry;
@@ -60,6 +79,7 @@ struct qr_local_conn {
     struct qr_local_thread *thread;
     struct qr_local_conn *next;
     bool agreed, ready, ended;
+    bool later;                  /* a stream waits for the disk */
     uint64_t since_ms;           /* accepted; or blocked by a full ring, 0: not */
     struct qr_local_hello hello; /* being received */
     size_t hello_bytes;
@@ -71,12 +91,15 @@ struct qr_local_conn {
     uint32_t ns, streams; /* streams: open ones */
     uint32_t turn;        /* whose stream is next */
     struct qr_local_call calls[QR_LOCAL_CALLS_MAX];
+    struct qr_local_hold holds[QR_LOCAL_HOLDS_MAX]; /* ring */
+    uint32_t hold_first, hold_count;
 };
 
 struct qr_local_thread {
     struct qr_local *local;
     pthread_t thread;
     bool started;
+    atomic_bool over; /* atomic: it has ended */
     int epoll;
     struct qr_local_source poke;
     struct qr_scratch scratch;
@@ -113,10 +136,22 @@ void qr_local_ring_bell(struct qr_local_conn *conn);
 void qr_local_serve(struct qr_local_conn *conn);
 /** End all calls. */
 void qr_local_drop_calls(struct qr_local_conn *conn);
+void qr_local_drop_call(struct qr_local_conn *conn, struct qr_local_call *call);
+
+/* local_hold.c */
+/** Is there one for the next request? */
+bool qr_local_may_hold(const struct qr_local_conn *conn);
+/** Run the handler of a method that may hold its reply back, and answer, now or later. */
+void qr_local_answer_held(struct qr_local_conn *conn, uint32_t id, struct qr_request *request);
+/** Send what was released; true: something was. Needs room for one answer each. */
+bool qr_local_step_holds(struct qr_local_conn *conn);
+/** No reply is waited for any more: the connection may be freed. */
+bool qr_local_holds_gone(struct qr_local_conn *conn);
 
 /* local_chunk.c */
-/** The next message of a stream. false: nothing could be done now. */
-bool qr_local_stream_step(struct qr_local_conn *conn, uint32_t id);
+enum qr_local_step { QR_LOCAL_DONE, QR_LOCAL_FULL, QR_LOCAL_LATER };
+/** The next message of a stream; or there is no room for it, or no data yet. */
+enum qr_local_step qr_local_stream_step(struct qr_local_conn *conn, uint32_t id);
 /** Publish a frame of up to QR_LOCAL_REPLY_BYTES; there is room (invariant 3). */
 void qr_local_end_call(struct qr_local_conn *conn, uint32_t id, const struct qr_error *e);
 void qr_local_reply(struct qr_local_conn *conn, uint32_t id, const void *bytes, size_t n,

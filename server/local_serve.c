@@ -16,7 +16,7 @@ static void broken(struct qr_local_conn *conn)
 
 /* ---- calls ------------------------------------------------------------------------------ */
 
-static void drop_call(struct qr_local_conn *conn, struct qr_local_call *call)
+void qr_local_drop_call(struct qr_local_conn *conn, struct qr_local_call *call)
 {
     struct qr_local *local = conn->thread->local;
 
@@ -28,6 +28,9 @@ static void drop_call(struct qr_local_conn *conn, struct qr_local_call *call)
         conn->streams--;
     }
     call->method = NULL;
+    call->serial++; /* replies that are held back are nobody's now */
+    call->held = 0;
+    call->closing = false;
     qr_counter_sub(&local->live, 1);
 }
 
@@ -36,13 +39,13 @@ void qr_local_drop_calls(struct qr_local_conn *conn)
     for (uint32_t i = 0; i < QR_LOCAL_CALLS_MAX; i++)
         if (conn->calls[i].method) {
             qr_counter_add(&conn->thread->local->canceled, 1);
-            drop_call(conn, &conn->calls[i]);
+            qr_local_drop_call(conn, &conn->calls[i]);
         }
 }
 
 static void end_with(struct qr_local_conn *conn, uint32_t id, const struct qr_error *e)
 {
-    drop_call(conn, &conn->calls[id]);
+    qr_local_drop_call(conn, &conn->calls[id]);
     qr_local_end_call(conn, id, e);
 }
 
@@ -106,6 +109,10 @@ static void answer(struct qr_local_conn *conn, uint32_t id, const struct qr_ring
     if (!request_of(conn, frame, &request))
         return;
     quire_status status = check_size(conn, &request, &e);
+    if (!status && method->holds) {
+        qr_local_answer_held(conn, id, &request);
+        return;
+    }
     if (!status)
         status = method->handle(local->config.service, &request, &n, &e);
     if (status && e.status != status)
@@ -115,7 +122,7 @@ static void answer(struct qr_local_conn *conn, uint32_t id, const struct qr_ring
         return;
     }
     if (last)
-        drop_call(conn, &conn->calls[id]);
+        qr_local_drop_call(conn, &conn->calls[id]);
     qr_local_reply(conn, id, request.scratch->reply, n, last);
 }
 
@@ -185,14 +192,12 @@ static void take_frame(struct qr_local_conn *conn, const struct qr_ring_frame *f
         start_call(conn, frame);
         break;
     case QR_FRAME_MESSAGE:
-        if (converses(&conn->calls[id]))
+        if (converses(&conn->calls[id]) && !conn->calls[id].closing)
             answer(conn, id, frame);
         break;
     case QR_FRAME_CLOSE:
-        if (converses(&conn->calls[id])) {
-            drop_call(conn, &conn->calls[id]);
-            qr_local_end_call(conn, id, NULL);
-        }
+        if (converses(&conn->calls[id]))
+            conn->calls[id].closing = true; /* qr_local_step_holds ends it */
         break;
     case QR_FRAME_CANCEL:
         if (conn->calls[id].method) {
@@ -225,7 +230,7 @@ static bool step_requests(struct qr_local_conn *conn)
 {
     struct qr_ring_frame frame;
 
-    if (!may_answer(conn))
+    if (!may_answer(conn) || !qr_local_may_hold(conn))
         return false;
     if (!qr_ring_take(&conn->up, &frame)) {
         give_back(conn, conn->up.next); /* a pad, perhaps */
@@ -236,57 +241,64 @@ static bool step_requests(struct qr_local_conn *conn)
     return true;
 }
 
-/* The next open stream's message. */
-static bool step_streams(struct qr_local_conn *conn)
+/* The message of the next open stream that has one. A full ring ends the round: the others
+ * would take the room that this one waits for. */
+static enum qr_local_step step_streams(struct qr_local_conn *conn)
 {
-    for (uint32_t i = 0; conn->streams && i < QR_LOCAL_CALLS_MAX; i++) {
+    enum qr_local_step step = QR_LOCAL_LATER;
+
+    for (uint32_t i = 0; step == QR_LOCAL_LATER && i < QR_LOCAL_CALLS_MAX; i++) {
         const uint32_t id = (conn->turn + i) % QR_LOCAL_CALLS_MAX;
         const struct qr_local_call *call = &conn->calls[id];
         if (!call->method || call->method->kind != QR_METHOD_STREAM)
             continue;
-        if (!qr_local_stream_step(conn, id))
-            return false; /* no room for this one's part: the others wait their turn */
-        conn->turn = id + 1;
-        return true;
+        step = qr_local_stream_step(conn, id);
+        if (step == QR_LOCAL_DONE)
+            conn->turn = id + 1;
     }
-    return false;
+    return step;
 }
 
-static bool step(struct qr_local_conn *conn)
+/* One frame each way. *full_out: room is what is wanting. */
+static bool step(struct qr_local_conn *conn, bool *full_out)
 {
-    const bool requests = step_requests(conn);
-    const bool streams = !conn->ended && step_streams(conn);
+    bool going = step_requests(conn);
 
-    return requests || streams;
+    going = qr_local_step_holds(conn) || going;
+    enum qr_local_step streams = QR_LOCAL_LATER;
+    if (!conn->ended && conn->streams)
+        streams = step_streams(conn);
+    conn->later = conn->streams && streams == QR_LOCAL_LATER;
+    *full_out = streams == QR_LOCAL_FULL || !may_answer(conn);
+    return going || streams == QR_LOCAL_DONE;
 }
 
 /* Nothing can be done now: say what would help, and look once more. */
 static void rest(struct qr_local_conn *conn)
 {
-    const bool full = !may_answer(conn) || conn->streams > 0;
+    bool full = false;
 
     qr_ring_reader_waits(&conn->up);
-    if (full)
+    if (conn->streams || conn->hold_count || !may_answer(conn))
         qr_ring_writer_waits(&conn->down);
-    if (step(conn)) {
+    if (step(conn, &full)) {
         qr_ring_reader_awake(&conn->up);
         conn->ready = true;
-        return;
-    }
-    if (!full)
+    } else if (!full) {
         conn->since_ms = 0;
-    else if (!conn->since_ms)
+    } else if (!conn->since_ms) {
         conn->since_ms = qr_clock_ms();
+    }
 }
 
 void qr_local_serve(struct qr_local_conn *conn)
 {
-    bool going = true;
+    bool going = true, full = false;
 
     conn->ready = false;
     qr_ring_reader_awake(&conn->up);
     for (int i = 0; going && !conn->ended && i < QR_LOCAL_BUDGET; i++) {
-        going = step(conn);
+        going = step(conn, &full);
         if (going)
             conn->since_ms = 0;
     }

@@ -15,7 +15,6 @@
 
 #include "config.h"
 #include "listen.h"
-#include "local.h"
 #include "proto/cpu.h"
 #include "rpc.h"
 #include "service.h"
@@ -36,7 +35,6 @@ struct quired {
     struct qr_store *store;
     struct qr_service *service;
     struct qr_rpc *rpc;
-    struct qr_local *local; /* NULL: off */
     struct qr_address addresses[LISTEN_MAX];
     uint32_t address_count, bound_count;
     bool drained;
@@ -222,64 +220,14 @@ static quire_status set_up_rpc(struct quired *d, struct qr_error *e)
     return status;
 }
 
-/* The socket of one address: beside a unix socket; without a file, under a random name, for all
- * that come by TCP. What cannot be had is said and done without. */
-static void listen_locally(struct quired *d, const struct qr_address *address)
-{
-    char beside[sizeof(address->path) + sizeof(QR_LOCAL_SUFFIX)];
-    char *name = d->service->local_path;
-    const uint8_t *id = d->service->instance;
-    struct qr_error e = {0};
-
-    if (!address->is_unix && name[0])
-        return;
-    if (address->is_unix)
-        snprintf(beside, sizeof(beside), "%s" QR_LOCAL_SUFFIX, address->path);
-    else
-        snprintf(name, sizeof(d->service->local_path),
-                 "@quire-%02x%02x%02x%02x%02x%02x%02x%02x", id[0], id[1], id[2], id[3], id[4],
-                 id[5], id[6], id[7]);
-    if (!qr_local_listen(d->local, address->is_unix ? beside : name, &e))
-        return;
-    QR_LOG(QR_LOG_WARN, "local.off", QR_LOG_STR("address", address->text),
-           QR_LOG_STR("why", e.text));
-    if (!address->is_unix)
-        name[0] = 0;
-}
-
 static quire_status set_up_local(struct quired *d, struct qr_error *e)
 {
-    const uint64_t ring_bytes = number(d, QR_OPTION_local_ring);
-    const struct qr_local_config config = {
-        .methods = qr_service_methods,
-        .method_count = qr_service_method_count,
-        .service = d->service,
-        .identify = qr_service_identify,
-        .release = qr_service_release,
-        .threads = (uint32_t)number(d, QR_OPTION_server_threads),
-        .clients_max = (uint32_t)number(d, QR_OPTION_local_clients),
-        .up_bytes = ring_bytes,
-        .down_bytes = ring_bytes / 2,
-        .memory_bytes = number(d, QR_OPTION_local_memory),
-        .message_bytes_max = number(d, QR_OPTION_max_message_bytes),
-        .stall_ms = (uint32_t)number(d, QR_OPTION_stall_timeout),
-        .handshake_ms = (uint32_t)number(d, QR_OPTION_handshake_timeout),
-    };
-
-    if (!number(d, QR_OPTION_local))
-        return QUIRE_OK;
-    const quire_status status = qr_local_create(&config, &d->local, e);
-    if (status)
-        return status;
-    for (uint32_t i = 0; i < d->address_count; i++)
-        listen_locally(d, &d->addresses[i]);
-    d->service->local = d->local;
-    return qr_local_start(d->local, e);
+    return qr_service_offer_local(d->service, d->addresses, d->address_count, e);
 }
 
 static void tear_down_local(struct quired *d)
 {
-    qr_local_destroy(&d->local);
+    qr_local_destroy(&d->service->local);
 }
 
 static void tear_down_rpc(struct quired *d)
@@ -434,12 +382,12 @@ static void drain(struct quired *d, int signal)
     tear_down_ready(d);
     atomic_store(&d->service->serving, false);
     const uint64_t until_ms = qr_clock_ms() + number(d, QR_OPTION_drain_timeout);
-    if (d->local)
-        qr_local_refuse(d->local);
+    if (d->service->local)
+        qr_local_refuse(d->service->local);
     d->drained = qr_rpc_drain(d->rpc, (uint32_t)number(d, QR_OPTION_drain_notice),
                               (uint32_t)number(d, QR_OPTION_drain_timeout));
-    if (d->local)
-        qr_local_stop(d->local, until_ms);
+    if (d->service->local && !qr_local_stop(d->service->local, until_ms))
+        d->drained = false;
     if (d->drained)
         QR_LOG(QR_LOG_INFO, "server.stopped", QR_LOG_U64("complete", 1));
     else

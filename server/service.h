@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 
 #include "config.h"
+#include "listen.h"
 #include "local.h"
 #include "rpc.h"
 #include "storage/base/pool.h"
@@ -33,6 +34,12 @@ struct qr_service {
 quire_status qr_service_create(const struct qr_config *config, struct qr_store *store,
                                struct qr_service **out, struct qr_error *e);
 void qr_service_destroy(struct qr_service **service);
+
+/** Start what the configuration says of the same-host path: service->local, NULL when it is
+ * off. Ended by qr_local_destroy. */
+quire_status qr_service_offer_local(struct qr_service *service,
+                                    const struct qr_address *addresses, uint32_t count,
+                                    struct qr_error *e);
 
 /** The methods; service is the first argument of their handlers. */
 extern const struct qr_method qr_service_methods[];

@@ -56,7 +56,7 @@ quire_status qr_record_model(const struct qr_model *model, struct qr_disk_batch 
 quire_status qr_record_read_model(const uint8_t *value, size_t n, struct qr_model *out,
                                   struct qr_error *e)
 {
-    const struct qr_wire_fragment fragment = {value, n};
+    const struct qr_wire_fragment fragment = {.data = value, .bytes = n};
     struct qr_wire_arena arena;
     ProtobufCMessage *message = NULL;
     void *memory = aligned_alloc(64, MODEL_ARENA_BYTES);
