@@ -118,12 +118,7 @@ static void durable_appends_are_answered_once_they_are(void **state)
     (void)state;
     snprintf(disk, sizeof(disk), "%s/disk=64MiB", server.folder);
     quired_start(&server, flags);
-    quire_client *client = open_client(server.target, true);
-    quire_session *session = open_session(client, "s");
-    assert_path(client, true, "");
-    assert_ok(append(session, 0, TOKENS - 5)); /* a stream */
-    for (uint32_t t = TOKENS - 5; t < TOKENS; t++)
-        assert_ok(append(session, t, t + 1));
+    /* Before this process has threads of its own. */
     for (int i = 0; i < 3; i++) {
         const pid_t pid = start_worker(i);
         usleep(3000 * (unsigned)i);
@@ -131,6 +126,12 @@ static void durable_appends_are_answered_once_they_are(void **state)
         int status = 0;
         assert_int_equal(waitpid(pid, &status, 0), pid);
     }
+    quire_client *client = open_client(server.target, true);
+    quire_session *session = open_session(client, "s");
+    assert_path(client, true, "");
+    assert_ok(append(session, 0, TOKENS - 5)); /* a stream */
+    for (uint32_t t = TOKENS - 5; t < TOKENS; t++)
+        assert_ok(append(session, t, t + 1));
     wait_for(client, "server.local_clients", 1);
     wait_for(client, "server.local_calls_live", 0);
     assert_ok(kill(server.pid, SIGKILL));
