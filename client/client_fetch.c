@@ -60,7 +60,6 @@ static void send_request(struct quire_op *op)
         qr_op_fail(op, &e);
         return;
     }
-    piece.head_bytes = piece.bytes;
     qr_op_start(op, QR_METHOD_FETCH, QR_OP_READER, &piece, 1);
 }
 

@@ -158,6 +158,7 @@ static void lend_rows(struct quire_op *op, const struct qr_cell *cell, struct qr
         const struct qr_piece piece = {.data =
                                            from.base + cell->first_token * from.token_stride,
                                        .bytes = cell->tokens * from.token_stride,
+                                       .payload_bytes = cell->tokens * from.token_stride,
                                        .release = qr_op_drop,
                                        .owner = op};
         qr_op_hold(op);
@@ -206,7 +207,7 @@ static quire_status build_rows(struct quire_op *op, const struct qr_cell *cell,
     qr_buffer_lend(buffer, 1);
     add_piece(out, &(struct qr_piece){.data = buffer->data + start,
                                       .bytes = room - start + (lend ? 0 : bytes),
-                                      .head_bytes = room - start,
+                                      .payload_bytes = lend ? 0 : bytes,
                                       .release = qr_buffer_release,
                                       .owner = buffer});
     if (lend)
@@ -328,7 +329,7 @@ static void add_pages(struct quire_op *op, struct qr_buffer *buffer, const struc
             before = room - write_head(op, seal->cell, 0, buffer->data, room - before);
         add_piece(out, &(struct qr_piece){.data = page - before,
                                           .bytes = before + seal->bytes[i],
-                                          .head_bytes = before,
+                                          .payload_bytes = seal->bytes[i],
                                           .release = qr_buffer_release,
                                           .owner = buffer});
     }

@@ -215,14 +215,26 @@ static void on_done(void *context, const struct qr_call_result *result)
 static const struct qr_call_events events = {on_message, on_writable, on_done};
 static const struct qr_call_events reader_events = {on_message, NULL, on_done};
 
+/* The largest message that the call may have to carry; 0: not of a session. */
+static uint64_t part_bytes(const struct quire_op *op, const struct qr_piece *pieces,
+                           size_t count)
+{
+    uint64_t bytes = 0;
+
+    for (size_t i = 0; i < count; i++)
+        bytes += pieces[i].bytes;
+    if (!op->session)
+        return 0;
+    return bytes > op->session->part_bytes ? bytes : op->session->part_bytes;
+}
+
 void qr_op_start(struct quire_op *op, enum qr_method method, enum qr_op_shape shape,
                  const struct qr_piece *pieces, size_t count)
 {
     const struct qr_call_options options = {.method = method,
                                             .deadline_ns = op->deadline_ns,
                                             .wait_for_ready = op->wait_for_ready,
-                                            .part_bytes =
-                                                op->session ? op->session->part_bytes : 0,
+                                            .part_bytes = part_bytes(op, pieces, count),
                                             .ordered = shape == QR_OP_WRITER};
 
     op->method = method;

@@ -228,6 +228,7 @@ static void send_append(struct quire_op *op)
         }
         pieces[i + 1] = (struct qr_piece){.data = a->pieces[i].data - head,
                                           .bytes = a->pieces[i].bytes + head,
+                                          .payload_bytes = a->pieces[i].bytes,
                                           .release = qr_op_drop,
                                           .owner = op};
         qr_op_hold(op);

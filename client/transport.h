@@ -78,7 +78,7 @@ const char *qr_method_name(enum qr_method method);
 struct qr_piece {
     const void *data;
     size_t bytes;
-    size_t head_bytes; /* so many at its start are framing, what follows is payload */
+    size_t payload_bytes; /* so many at its end are rows or a page; what precedes is framing */
     void (*release)(void *owner);
     void *owner;
 };

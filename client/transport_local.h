@@ -41,7 +41,7 @@ struct qr_local_call {
     unsigned refs;           /* handles, and the call until done */
     unsigned due;            /* events under way, and the call until concluded */
     bool started, requested; /* requested: the server knows of it */
-    bool peer_ended, concluded, cancel_asked;
+    bool peer_ended, concluded, cancel_asked, given_up;
     bool draining; /* somebody fires the replies of an ordered call */
     unsigned reply_first, reply_count;
     uint8_t replies[QR_LOCAL_REPLIES_MAX][QR_LOCAL_REPLY_MAX];
@@ -133,6 +133,8 @@ void qr_local_attend_calls(struct qr_local *local);
 void qr_local_ask_attention(struct qr_local *local);
 /** Of what is under way; UINT64_MAX: none. Under lock. */
 uint64_t qr_local_next_deadline(struct qr_local *local);
+/** The message that the call keeps can never be sent: it will end with an error. */
+void qr_local_give_up(struct qr_local_call *call);
 /** `writable`, unless the call is over. */
 void qr_local_fire_writable(struct qr_local_call *call);
 

@@ -20,6 +20,7 @@
 #include <string.h>
 
 #define STATUS_CANCELLED 1 /* gRPC's numbers */
+#define STATUS_EXHAUSTED 8
 #define STATUS_INTERNAL 13
 #define STATUS_DEADLINE 4
 #define STATUS_UNAVAILABLE 14
@@ -115,7 +116,10 @@ static void end_here(struct qr_local *local, struct qr_local_call *call, uint64_
 
     pthread_mutex_lock(&local->send_lock);
     pthread_mutex_lock(&local->lock);
-    if (call->cancel_asked)
+    if (call->given_up)
+        ended =
+            conclude(call, STATUS_EXHAUSTED, "no memory to keep a message, or none so large");
+    else if (call->cancel_asked)
         ended = conclude(call, STATUS_CANCELLED, "canceled");
     else if (call->started && now_ns >= call->deadline_ns)
         ended = conclude(call, STATUS_DEADLINE, "deadline exceeded");
@@ -143,6 +147,13 @@ uint64_t qr_local_next_deadline(struct qr_local *local)
             next = call->deadline_ns;
     }
     return next;
+}
+
+void qr_local_give_up(struct qr_local_call *call)
+{
+    pthread_mutex_lock(&call->local->lock);
+    call->given_up = true;
+    pthread_mutex_unlock(&call->local->lock);
 }
 
 void qr_local_ask_attention(struct qr_local *local)
@@ -471,7 +482,7 @@ struct qr_call *qr_local_call_new(struct qr_local *local, const struct qr_call_o
         call->refs = 2;
         call->due = 0;
         call->started = call->requested = call->peer_ended = call->concluded = false;
-        call->cancel_asked = call->draining = false;
+        call->cancel_asked = call->given_up = call->draining = false;
         call->reply_first = call->reply_count = 0;
         call->details_bytes = 0;
     }

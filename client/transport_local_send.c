@@ -3,7 +3,7 @@
  * Frames out: pieces into the ring, or kept in their call until there is room. See
  * transport_local_call.c for the life of a call and its invariants.
  */
-#include <assert.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "transport_local.h"
@@ -20,7 +20,8 @@ static size_t frame_bytes(const struct qr_piece *pieces, size_t count)
     size_t n = QR_RING_LINE;
 
     for (size_t i = 0; i < count; i++)
-        n += qr_frame_part_bytes(pieces[i].head_bytes, pieces[i].bytes - pieces[i].head_bytes);
+        n += qr_frame_part_bytes(pieces[i].bytes - pieces[i].payload_bytes,
+                                 pieces[i].payload_bytes);
     return n;
 }
 
@@ -35,12 +36,9 @@ static bool put_frame(struct qr_local *local, struct qr_ring_head head,
         uint8_t *at = frame + QR_RING_LINE;
         for (size_t i = 0; i < count; i++) {
             const uint8_t *data = pieces[i].data;
-            const size_t n = pieces[i].head_bytes;
-            at = qr_frame_put_part(at,
-                                   &(struct qr_frame_part){.head = data,
-                                                           .head_bytes = n,
-                                                           .bulk = data + n,
-                                                           .bulk_bytes = pieces[i].bytes - n});
+            const size_t n = pieces[i].bytes - pieces[i].payload_bytes;
+            at = qr_frame_put_part(
+                at, &(struct qr_frame_part){data, n, data + n, pieces[i].payload_bytes});
         }
         head.bytes = (uint32_t)bytes;
         head.parts = (uint16_t)count;
@@ -88,22 +86,41 @@ void qr_local_satisfy(struct qr_local_call *call, unsigned what)
     call->wants &= ~what;
 }
 
-/* Keep a message until there is room: what is not lent is copied. */
-static void keep(struct qr_local_call *call, const struct qr_piece *pieces, size_t count)
+/* A piece that is not lent, copied: into the call while it has room. */
+static bool copy_piece(struct qr_local_call *call, const struct qr_piece *piece, size_t *used,
+                       struct qr_piece *out)
+{
+    uint8_t *to = call->copied + *used;
+
+    *out = *piece;
+    if (piece->bytes > sizeof(call->copied) - *used) {
+        to = malloc(piece->bytes);
+        out->release = free;
+        out->owner = to;
+    } else {
+        *used += piece->bytes;
+    }
+    if (to)
+        memcpy(to, piece->data, piece->bytes);
+    out->data = to;
+    return to != NULL;
+}
+
+/* Keep a message until there is room. false: out of memory; lent pieces are the call's all the
+ * same. */
+static bool keep(struct qr_local_call *call, const struct qr_piece *pieces, size_t count)
 {
     size_t used = 0;
+    bool ok = true;
 
-    for (size_t i = 0; i < count; i++) {
-        call->pieces[i] = pieces[i];
+    for (size_t i = 0; i < count; i++)
         if (pieces[i].release)
-            continue;
-        assert(pieces[i].bytes <= sizeof(call->copied) - used);
-        memcpy(call->copied + used, pieces[i].data, pieces[i].bytes);
-        call->pieces[i].data = call->copied + used;
-        used += pieces[i].bytes;
-    }
+            call->pieces[i] = pieces[i];
+        else if (!copy_piece(call, &pieces[i], &used, &call->pieces[i]))
+            ok = false;
     call->piece_count = count;
     qr_local_want(call, QR_WANT_MESSAGE);
+    return ok;
 }
 
 size_t qr_local_take_kept(struct qr_local_call *call, struct qr_piece pieces[QR_PIECES_MAX])
@@ -137,7 +154,8 @@ enum qr_local_sent qr_local_send_or_keep(struct qr_local_call *call,
             sent = QR_LOCAL_SENT;
         } else {
             sent = QR_LOCAL_SENT_LATER;
-            keep(call, pieces, count);
+            if (!keep(call, pieces, count) || frame_bytes(pieces, count) > local->up.capacity)
+                qr_local_give_up(call);
         }
     }
     pthread_mutex_unlock(&local->send_lock);

@@ -6,6 +6,7 @@
 #ifndef NET_BENCH_H
 #define NET_BENCH_H
 
+#include <stdbool.h>
 #include <sys/types.h>
 
 #include "client/quire.h"
@@ -16,8 +17,9 @@ struct net_server {
 };
 void net_server_start(struct net_server *server);
 void net_server_stop(struct net_server *server);
-/** over: 0 TCP, 1 unix socket. */
-quire_client *net_connect(const struct net_server *server, int over, uint32_t threads);
+/** over: 0 TCP, 1 unix socket; local: through shared memory, which there has to be. */
+quire_client *net_connect(const struct net_server *server, int over, bool local,
+                          uint32_t threads);
 
 #define NET_HEADS 8
 #define NET_DIM 128

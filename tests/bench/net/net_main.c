@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Append, fetch and a decode step through a real server, on TCP loopback and on a
- * unix socket, beside memcpy and an empty call of the same run. Prints ratios;
+ * unix socket, each without and with shared memory, beside memcpy and an empty call of the same
+ * run. Prints ratios;
  * checks only that what came back is near what went in.
  * usage: net [tokens [layers [rounds [client threads]]]]
  */
@@ -26,7 +27,7 @@ static void report(const char *what, const char *where, double bytes, double sec
 {
     const double rate = bytes / seconds;
 
-    printf("%-18s %-5s %6.2f GB/s  %5.2f x memcpy  (due: %.2f)%s\n", what, where, rate / 1e9,
+    printf("%-18s %-8s %6.2f GB/s  %5.2f x memcpy  (due: %.2f)%s\n", what, where, rate / 1e9,
            rate / memcpy_rate, due, rate / memcpy_rate >= due ? "" : "  SHORT");
 }
 
@@ -62,15 +63,16 @@ static void least_cpu(struct net_cpu *best, const struct net_cpu *value)
 }
 
 /* What the two processes compute for: unlike the clock, hardly longer when others do too. */
-static void report_cpu(const char *what, const struct net_cpu *cpu, double bytes,
-                       double memcpy_rate)
+static void report_cpu(const char *what, const char *where, const struct net_cpu *cpu,
+                       double bytes, double memcpy_rate)
 {
     const double client = cpu->client / bytes * 1e9, server = cpu->server / bytes * 1e9;
     const double memcpy_cost = 1e9 / memcpy_rate;
 
-    printf("%-18s CPU s per GB: client %.3f, server %.3f, memcpy %.3f; two cores allow %.2f x "
+    printf("%-18s %-8s CPU s per GB: client %.3f, server %.3f, memcpy %.3f; two cores allow "
+           "%.2f x "
            "memcpy\n",
-           what, client, server, memcpy_cost, 2 * memcpy_cost / (client + server));
+           what, where, client, server, memcpy_cost, 2 * memcpy_cost / (client + server));
 }
 
 static void bench_bulk(quire_client *client, pid_t server, const char *where, size_t codec,
@@ -92,12 +94,12 @@ static void bench_bulk(quire_client *client, pid_t server, const char *where, si
     }
     snprintf(what, sizeof(what), "append %s", codecs[codec].name);
     report(what, where, bytes, best.append, rate.wall, 0.6);
-    report_cpu(what, &best.append_cpu, bytes, rate.cpu);
+    report_cpu(what, where, &best.append_cpu, bytes, rate.cpu);
     snprintf(what, sizeof(what), "1st fetch %s", codecs[codec].name);
     report(what, where, bytes, best.first, rate.wall, 0);
     snprintf(what, sizeof(what), "fetch %s", codecs[codec].name);
     report(what, where, bytes, best.fetch, rate.wall, codecs[codec].fetch_due);
-    report_cpu(what, &best.fetch_cpu, bytes, rate.cpu);
+    report_cpu(what, where, &best.fetch_cpu, bytes, rate.cpu);
     snprintf(what, sizeof(what), "fetch %s, RoPE", codecs[codec].name);
     report(what, where, bytes, best.rotated, rate.wall, 0);
 }
@@ -106,7 +108,7 @@ static void bench_decode(quire_client *client, const char *where)
 {
     const struct net_latency l = net_decode(client, 600);
 
-    printf("decode step        %-5s p50 %6.1f us  %5.2f x an empty call of %.1f us (due: "
+    printf("decode step        %-8s p50 %6.1f us  %5.2f x an empty call of %.1f us (due: "
            "3.00)%s\n",
            where, l.step_us, l.step_us / l.ping_us, l.ping_us,
            l.step_us / l.ping_us <= 3 ? "" : "  SHORT");
@@ -143,9 +145,10 @@ int main(int argc, char **argv)
     net_data_make(&data, o.tokens, o.layers);
     printf("%u tokens x %u layers, 8 KV heads, d 128: %.0f MB of FP16; best of %u\n", o.tokens,
            o.layers, (double)data.bytes / 1e6, o.rounds);
-    for (int i = 0; i < 2; i++) {
-        const char *where = i ? "unix" : "tcp";
-        quire_client *client = net_connect(&server, i, o.threads);
+    for (int i = 0; i < 4; i++) {
+        static const char *const names[] = {"tcp", "unix", "tcp shm", "unix shm"};
+        const char *where = names[i];
+        quire_client *client = net_connect(&server, i % 2, i / 2, o.threads);
         for (size_t c = 0; c < 2; c++)
             bench_bulk(client, server.pid, where, c, &data, o.rounds);
         bench_decode(client, where);

@@ -77,15 +77,22 @@ void net_server_stop(struct net_server *server)
     rmdir(server->folder);
 }
 
-quire_client *net_connect(const struct net_server *server, int over, uint32_t threads)
+quire_client *net_connect(const struct net_server *server, int over, bool local,
+                          uint32_t threads)
 {
     quire_client *client;
     struct quire_client_options options;
+    char why[256];
 
     quire_client_options_init(&options);
     options.threads = threads;
+    options.local = local;
     if (quire_client_open(over ? server->socket : server->tcp, &options, &client)) {
         fprintf(stderr, "%s\n", quire_last_error()->text);
+        exit(1);
+    }
+    if (quire_client_is_local(client, why, sizeof(why)) != local) {
+        fprintf(stderr, "shared memory is not used: %s\n", why);
         exit(1);
     }
     return client;

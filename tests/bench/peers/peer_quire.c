@@ -114,7 +114,14 @@ static int server_start(struct store *s, const char *scratch, const struct workl
     struct quire_client_options options;
     quire_client_options_init(&options);
     options.connect_ms = 10000;
-    return quire_client_open(target, &options, &q->client) ? failed(target) : 0;
+    options.local = s->ops->shared;
+    if (quire_client_open(target, &options, &q->client))
+        return failed(target);
+    char why[256];
+    if (quire_client_is_local(q->client, why, sizeof(why)) == s->ops->shared)
+        return 0;
+    fprintf(stderr, "peers: quire: shared memory is not used: %s\n", why);
+    return -1;
 }
 
 static int quire_start(struct store *s, const char *scratch, const struct workload *w)
@@ -246,32 +253,22 @@ static void quire_stop(struct store *s)
     s->server = 0;
 }
 
-const struct store_ops quire_block_ops = {
-    .name = "quire, blocks",
-    .file_name = "blocks",
-    .is_quire = true,
-    .start = quire_start,
-    .append = append_blocks,
-    .fetch = fetch_blocks,
-    .stop = quire_stop,
-};
-const struct store_ops quire_layer_ops = {
-    .name = "quire, layers",
-    .file_name = "layers",
-    .is_quire = true,
-    .by_layer = true,
-    .start = quire_start,
-    .append = append_layers,
-    .fetch = fetch_layers,
-    .stop = quire_stop,
-};
-const struct store_ops quire_sealed_ops = {
-    .name = "quire, sealed",
-    .file_name = "sealed",
-    .is_quire = true,
-    .all_sealed = true,
-    .start = quire_start,
-    .append = append_blocks,
-    .fetch = fetch_blocks,
-    .stop = quire_stop,
-};
+/* Each once through shared memory, once through the socket alone. */
+#define QUIRE_OPS(symbol, row_name, file, ...)                                                 \
+    const struct store_ops symbol = {.name = row_name,                                         \
+                                     .file_name = file,                                        \
+                                     .is_quire = true,                                         \
+                                     .start = quire_start,                                     \
+                                     .stop = quire_stop,                                       \
+                                     __VA_ARGS__}
+
+#define BLOCKS .append = append_blocks, .fetch = fetch_blocks
+#define LAYERS .append = append_layers, .fetch = fetch_layers, .by_layer = true
+
+QUIRE_OPS(quire_block_ops, "quire, blocks", "blocks", BLOCKS, .shared = true);
+QUIRE_OPS(quire_sealed_ops, "quire, sealed", "sealed", BLOCKS, .all_sealed = true,
+          .shared = true);
+QUIRE_OPS(quire_layer_ops, "quire, layers", "layers", LAYERS, .shared = true);
+QUIRE_OPS(quire_block_wire_ops, "  by socket", "wblocks", BLOCKS);
+QUIRE_OPS(quire_sealed_wire_ops, "  by socket", "wsealed", BLOCKS, .all_sealed = true);
+QUIRE_OPS(quire_layer_wire_ops, "  by socket", "wlayers", LAYERS);

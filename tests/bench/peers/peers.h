@@ -50,6 +50,7 @@ struct store_ops {
     const char *file_name; /* of its socket and log; peers have their own way */
     bool is_quire;
     bool all_sealed; /* no window of FP16 tokens at a session's end */
+    bool shared;     /* bytes through shared memory, not through the socket */
     bool by_layer;   /* delivers [layers][2][tokens][heads][dim]: keys, then values */
     /** Start a server of our own and connect. `scratch` is a folder that the caller removes. */
     int (*start)(struct store *s, const char *scratch, const struct workload *w);
@@ -64,6 +65,7 @@ struct store_ops {
 extern const struct store_ops memcached_ops;
 extern const struct store_ops redis_ops;
 extern const struct store_ops quire_block_ops, quire_sealed_ops, quire_layer_ops;
+extern const struct store_ops quire_block_wire_ops, quire_sealed_wire_ops, quire_layer_wire_ops;
 
 /** Start argv[0] with its output in scratch/<name>.log; it dies with us. */
 pid_t process_start(const char *scratch, const char *name, char *const argv[]);

@@ -41,8 +41,10 @@ static const struct {
 } geometries[] = {{12, 64}, {16, 128}};
 
 /* The peers first: Quire's rows are compared with the better of them. */
-static const struct store_ops *const all_ops[] = {&memcached_ops, &redis_ops, &quire_block_ops,
-                                                  &quire_sealed_ops, &quire_layer_ops};
+static const struct store_ops *const all_ops[] = {&memcached_ops,    &redis_ops,
+                                                  &quire_block_ops,  &quire_block_wire_ops,
+                                                  &quire_sealed_ops, &quire_sealed_wire_ops,
+                                                  &quire_layer_ops,  &quire_layer_wire_ops};
 #define STORES (sizeof(all_ops) / sizeof(all_ops[0]))
 
 size_t workload_block_bytes(const struct workload *w)
