@@ -15,7 +15,7 @@
 bool qr_fsck_is_model(void *arg, const uint8_t fingerprint[QR_HASH_BYTES], const uint8_t *bytes,
                       size_t n)
 {
-    const struct qr_wire_fragment fragment = {bytes, n};
+    const struct qr_wire_fragment fragment = {.data = bytes, .bytes = n};
     struct qr_model *model = malloc(sizeof(*model));
     void *memory = aligned_alloc(64, ARENA_BYTES);
     struct qr_wire_arena arena;
