@@ -12,7 +12,8 @@
 /* ---- agreeing --------------------------------------------------------------------------- */
 
 #define QR_LOCAL_VERSION 1
-#define QR_LOCAL_COOKIE_BYTES 32 /* half proves the client to the server, half the other way   \
+#define QR_LOCAL_COOKIE_BYTES                                                                  \
+    32                           /* half proves the client to the server, half the other way   \
                                   */
 #define QR_LOCAL_CALLS_MAX 32    /* calls under way on one connection */
 #define QR_LOCAL_SUFFIX ".local" /* beside a unix socket's path */
