@@ -22,8 +22,29 @@ static void append_large(struct fixture *f)
     assert_true(fixture_metric(f, "host_reserved_bytes") <= BUDGET);
 }
 
+/* A session that nobody has used yet takes a record, and nothing a page; one in use 128 bytes.
+ */
+static void check_metadata(struct fixture *f)
+{
+    struct qr_session_info info;
+    size_t count;
+    bool more;
+
+    const double before = fixture_metric(f, "metadata_bytes");
+    assert_ok(qr_session_list(f->store, f->ns, "", NULL, &info, 1, &count, &more));
+    assert_int_equal(count, 1);
+    assert_int_equal(info.length, LARGE);
+    const double unused = fixture_metric(f, "metadata_bytes") / (double)info.pages;
+    assert_ok(qr_session_info(f->store, f->ns, "large", &info, NULL));
+    const double used = (fixture_metric(f, "metadata_bytes") - before) / (double)info.pages;
+    print_message("metadata a page: %.2f bytes before the session is used, %.1f after\n",
+                  unused, used);
+    assert_true(unused <= 64 && used <= 128);
+}
+
 static void find_large(struct fixture *f)
 {
+    check_metadata(f);
     check(f, "large", LARGE, 3);
     check(f, "large", LARGE, 3);
     assert_true(fixture_metric(f, "host_reserved_bytes") <= BUDGET);
