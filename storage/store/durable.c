@@ -185,11 +185,25 @@ void qr_round_commit(struct qr_round *round)
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
 }
 
+/* Nobody waits, and the disk has it all already, but perhaps for rows that may wait. */
+static bool is_idle(const struct qr_round *round)
+{
+    const struct qr_session *session = round->session;
+
+    return !round->urgent && session->save.stored && round->page_count == 0 &&
+           round->lane_count == 0 && round->blocks == 0 &&
+           atomic_load(&session->used_ms) < session->save.used_ms + QR_NOTE_MS;
+}
+
 static void fill_and_commit(struct qr_round *round)
 {
     const quire_status failed = atomic_load(&round->failed);
     quire_status status = failed;
 
+    if (status == QUIRE_OK && is_idle(round)) {
+        round_end(round, status);
+        return;
+    }
     if (status == QUIRE_OK)
         status = qr_round_fill(round);
     if (status == QUIRE_OK && round->batch.failed)
@@ -360,7 +374,9 @@ static void run_events(struct qr_mover *mover, struct qr_round *events)
 
 static void wait_for_work(struct qr_mover *mover)
 {
-    const uint64_t until_ns = qr_clock_ns() + (mover->stalled ? STALLED_NS : IDLE_NS);
+    uint64_t until_ns = qr_clock_ns() + (mover->stalled ? STALLED_NS : IDLE_NS);
+    if (atomic_load(&mover->pressed) && mover->relieve_ns < until_ns)
+        until_ns = mover->relieve_ns;
     const struct timespec at = {.tv_sec = (time_t)(until_ns / 1000000000u),
                                 .tv_nsec = (long)(until_ns % 1000000000u)};
 
@@ -388,7 +404,7 @@ static void *mover_main(void *arg)
         const bool was_running = mover->first && mover->first->save.running;
         struct qr_session *session = mover->stopping ? NULL : take_session(mover);
         const bool reclaim = wants_reclaim(mover);
-        if (!events && !session && !reclaim && !atomic_load(&mover->pressed))
+        if (!events && !session && !reclaim)
             wait_for_work(mover);
         const bool relieve = !mover->stopping && qr_clock_ns() >= mover->relieve_ns;
         pthread_mutex_unlock(&mover->lock);

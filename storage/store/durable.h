@@ -24,6 +24,7 @@
 #define QR_READS_MAX 4096u    /* pages on their way from the disk at once */
 #define QR_ROUND_PAGES 2048u  /* pages that one round names */
 #define QR_RECLAIM_PAGES 512u /* manifest entries deleted in one batch */
+#define QR_NOTE_MS 10000u     /* uses of a session are written down no more often than that */
 #define QR_EPOCHS_AHEAD                                                                        \
     1024u /* a session record's epoch is above those in use by up to this                      \
            */
@@ -212,6 +213,9 @@ quire_status qr_record_read_model(const uint8_t *value, size_t n, struct qr_mode
                                   struct qr_error *e);
 quire_status qr_record_model(const struct qr_model *model, struct qr_disk_batch *batch,
                              struct qr_error *e);
+/** Write a model's record, and wait; a session of it would write it, too. EFULL, EIO. */
+quire_status qr_durable_model(struct qr_store *store, const struct qr_model *model,
+                              struct qr_error *e);
 void qr_record_namespace(const struct qr_namespace *ns, uint32_t number,
                          struct qr_disk_batch *batch);
 /** Microseconds since 1970. */

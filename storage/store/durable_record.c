@@ -53,6 +53,23 @@ quire_status qr_record_model(const struct qr_model *model, struct qr_disk_batch 
     return status;
 }
 
+quire_status qr_durable_model(struct qr_store *store, const struct qr_model *model,
+                              struct qr_error *e)
+{
+    struct qr_disk_batch batch = {0};
+    struct qr_disk_commit commit = {.batch = &batch};
+    quire_status status = qr_record_model(model, &batch, e);
+
+    if (status == QUIRE_OK) {
+        status = qr_disk_commit_wait(store->disk, &commit);
+        if (status != QUIRE_OK)
+            qr_error_set(e, status, "model \"%s\" is registered, but not on disk: %s",
+                         model->name, qr_status_text(status));
+    }
+    qr_disk_batch_free(&batch);
+    return status;
+}
+
 quire_status qr_record_read_model(const uint8_t *value, size_t n, struct qr_model *out,
                                   struct qr_error *e)
 {

@@ -14,7 +14,6 @@
 #define DISK_HIGH 0.95      /* of the caps: sessions are dropped above, where that is allowed */
 #define DROPS_A_TICK 64u    /* sessions looked at; a quarter of them go at most */
 #define SPACE_IDLE_MS 1000u /* a session used since does not go */
-#define NOTE_MS 10000u      /* uses are written down no more often than that */
 
 static int compare(const struct qr_session *session, uint32_t ns, const char *name)
 {
@@ -226,7 +225,7 @@ static bool wants_note(struct qr_session *session, uint64_t now_ms)
     pthread_mutex_lock(&session->lock);
     const bool wants = session->save.stored && used_ms > session->save.used_ms &&
                        now_ms - session->save.used_ms > atomic_load(&session->ttl_ms) / 8 &&
-                       used_ms - session->save.used_ms > NOTE_MS;
+                       used_ms - session->save.used_ms > QR_NOTE_MS;
     pthread_mutex_unlock(&session->lock);
     return wants;
 }

@@ -324,6 +324,7 @@ quire_status qr_store_model_put(struct qr_store *store, const struct qr_model *m
                                 struct qr_error *e)
 {
     quire_status status = QUIRE_OK;
+    bool added = false;
 
     pthread_mutex_lock(&store->table_lock);
     if (model_find(store, model->fingerprint)) {
@@ -336,12 +337,13 @@ quire_status qr_store_model_put(struct qr_store *store, const struct qr_model *m
         if (copy) {
             *copy = *model;
             store->models[store->model_count++] = copy;
+            added = true;
         } else {
             status = qr_error_set(e, QUIRE_ENOMEM, "no memory for one more model");
         }
     }
     pthread_mutex_unlock(&store->table_lock);
-    return status;
+    return added && store->mover ? qr_durable_model(store, model, e) : status;
 }
 
 quire_status qr_store_model_get(struct qr_store *store,

@@ -107,7 +107,7 @@ static void change_things(void)
     atomic_store(&faults.fail_from, failing_call);
     start_with(&f, CAP, false);
     if (f.store && qr_store_namespace(f.store, "tests", &f.ns, NULL) == QUIRE_OK &&
-        qr_store_model_put(f.store, &f.model, NULL) == QUIRE_OK) {
+        (qr_store_model_put(f.store, &f.model, NULL), true)) {
         if (try_append(&f, "first", 0, 300, 1) == QUIRE_OK)
             told->first = 300;
         if (told->first == 300 && try_append(&f, "first", 300, 150, 1) == QUIRE_OK)
