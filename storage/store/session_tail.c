@@ -20,6 +20,8 @@
 /* Block by block, so that chunks come to their group in ascending order. */
 static void for_each_chunk(struct qr_session *session, bool hold)
 {
+    if (!session->lanes) /* on disk only: its chunks will be kept anyhow (chunk_home.keep) */
+        return;
     for (uint32_t i = 0; i < session->tail_max; i++) {
         for (uint32_t l = 0; l < session->lane_count; l++) {
             const struct qr_lane *lane = &session->lanes[l];

@@ -17,6 +17,7 @@
 #define CAP (512u << 20)
 
 static char life_folder[256];
+static uint64_t life_budget_bytes = BUDGET;
 
 static inline int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
 {
@@ -29,7 +30,7 @@ static inline int remove_one(const char *path, const struct stat *st, int type, 
 static inline void start(struct fixture *f)
 {
     struct qr_store_disk_config disk = {.count = 1, .tail_log_bytes = 96u << 20};
-    struct qr_store_config config = fixture_config(BUDGET);
+    struct qr_store_config config = fixture_config(life_budget_bytes);
 
     disk.folders[0] = life_folder;
     disk.cap_bytes[0] = CAP;

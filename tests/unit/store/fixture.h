@@ -23,7 +23,8 @@ struct fixture {
     uint32_t head_shards;
 };
 
-static uint64_t fixture_now_ms = 1000000;
+static _Atomic uint64_t fixture_now_ms =
+    1000000; /* atomic: the store reads it on its threads */
 
 static inline uint64_t fixture_clock(void)
 {
