@@ -13,9 +13,11 @@
 
 #define CAP ((64u << 20) + 4096u)
 #define PAGES 48u
-#define SLAB_FLIPS 3000u
-#define INDEX_FLIPS 60u
+#define FLIPS 500u /* all together; QUIRE_FLIPS says another number */
 #define SECTOR 512u
+
+/* Two thirds in slabs, a fifth in the log, the rest in the index. */
+static uint32_t slab_flips = FLIPS * 2 / 3, log_flips = FLIPS / 5, index_flips = FLIPS * 2 / 15;
 
 struct fixture {
     char *base;
@@ -116,7 +118,7 @@ static void flipped_bits_in_slabs_are_detected_or_harmless(void **state)
     for (uint32_t i = 0; i < PAGES; i += 16)
         assert_ok(test_put(f.disk, i, 16, 60000, NULL));
     const int fd = open_file(&f, "slabs");
-    for (uint32_t i = 0; i < SLAB_FLIPS; i++) {
+    for (uint32_t i = 0; i < slab_flips; i++) {
         const uint64_t number = next_random() % PAGES;
         const struct qr_disk_page page = page_of(&f, number);
         const uint64_t slot_bytes = qr_disk_class_bytes(qr_disk_class(page.place.bytes));
@@ -131,7 +133,7 @@ static void flipped_bits_in_slabs_are_detected_or_harmless(void **state)
         assert_int_equal(pwrite(fd, &byte, 1, page_offset(&page) + (off_t)at), 1);
     }
     print_message("slabs: %u of %u flips hit a page, each was detected\n", detected,
-                  SLAB_FLIPS);
+                  slab_flips);
     close(fd);
     teardown(&f);
 }
@@ -139,7 +141,6 @@ static void flipped_bits_in_slabs_are_detected_or_harmless(void **state)
 /* ---- tail log --------------------------------------------------------------------------- */
 
 #define RECORDS 6u
-#define LOG_FLIPS 100u
 #define ROW_BYTES 5000u
 
 static void fill_rows(uint8_t *out, uint64_t position)
@@ -233,7 +234,7 @@ static void flipped_bits_in_the_log_are_detected_and_located(void **state)
     setup(&f);
     append_records(&f);
     const int fd = open_file(&f, "tail/0000000000000001.log");
-    for (uint32_t i = 0; i < LOG_FLIPS; i++) {
+    for (uint32_t i = 0; i < log_flips; i++) {
         const uint64_t at = 4096 + next_random() % (RECORDS * record_bytes);
         const uint64_t hit = (at - 4096) / record_bytes;
         uint8_t byte;
@@ -251,6 +252,8 @@ static void flipped_bits_in_the_log_are_detected_and_located(void **state)
         assert_int_equal(report.damaged, hit < RECORDS - 1);
         assert_int_equal(pwrite(fd, &byte, 1, (off_t)at), 1);
     }
+    print_message("log: %u flips, each was detected and located; %llu cost one record alone\n",
+                  log_flips, (unsigned long long)skipped);
     close(fd);
     teardown(&f);
 }
@@ -313,7 +316,7 @@ static void flipped_bits_in_the_index_never_give_wrong_bytes(void **state)
     snprintf(copy, sizeof(copy), "%s-copy", f.base);
     snprintf(command, sizeof(command), "rm -rf '%s' && cp -r --sparse=always '%s' '%s'", copy,
              f.base, copy);
-    for (uint32_t i = 0; i < INDEX_FLIPS; i++) {
+    for (uint32_t i = 0; i < index_flips; i++) {
         struct fixture damaged = {.base = copy, .config = f.config};
         char path[800];
         uint64_t bytes = 1;
@@ -342,7 +345,7 @@ static void flipped_bits_in_the_index_never_give_wrong_bytes(void **state)
     print_message(
         "index: of %u flips %u detected, %u harmless, %u cut the end of RocksDB's log "
         "(pages missing, none wrong)\n",
-        INDEX_FLIPS, detected, harmless, lost);
+        index_flips, detected, harmless, lost);
     test_folder_remove(strdup(copy));
     teardown(&f);
 }
@@ -356,7 +359,13 @@ int main(void)
         cmocka_unit_test(flipped_bits_in_the_log_are_detected_and_located),
         cmocka_unit_test(flipped_bits_in_the_index_never_give_wrong_bytes),
     };
-    const char *given = getenv("QUIRE_SEED");
+    const char *given = getenv("QUIRE_SEED"), *flips = getenv("QUIRE_FLIPS");
+    if (flips) {
+        const uint32_t all = (uint32_t)strtoul(flips, NULL, 10);
+        slab_flips = all * 2 / 3;
+        log_flips = all / 5;
+        index_flips = all - slab_flips - log_flips;
+    }
     seed = given ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
     print_message("QUIRE_SEED=%llu\n", (unsigned long long)seed);
     return cmocka_run_group_tests(tests, NULL, NULL);
