@@ -32,6 +32,10 @@ enum found { FOUND_NOTHING, FOUND_EMPTY, FOUND_IDENTITY };
 static quire_status fail(struct qr_error *e, const char *folder, const char *what, int error)
 {
     const quire_status status = qr_disk_status(error);
+    if (error == -EACCES)
+        return qr_error_set(e, status,
+                            "%s: cannot %s: %s: it must belong to the user that runs this",
+                            folder, what, strerror(-error));
     return qr_error_set(e, status, "%s: cannot %s: %s", folder, what, strerror(-error));
 }
 
@@ -412,6 +416,28 @@ quire_status qr_disk_home_open(const struct qr_disk_home_config *config,
     }
     *out = home;
     return QUIRE_OK;
+}
+
+quire_status qr_disk_home_upgraded(const struct qr_disk_home_config *config,
+                                   struct qr_disk_home *home, struct qr_error *e)
+{
+    struct qr_disk_identity identity = {.version = QR_DISK_VERSION,
+                                        .count = home->count,
+                                        .region_bytes = home->region_bytes,
+                                        .ready = true};
+    quire_status status = QUIRE_OK;
+
+    memcpy(identity.store, home->store, sizeof(identity.store));
+    memcpy(identity.device_ids, home->device_ids, sizeof(identity.device_ids));
+    for (; identity.device < home->count && status == QUIRE_OK; identity.device++) {
+        const int folder_fd = home->devices[identity.device].folder_fd;
+        if (folder_fd >= 0)
+            status = write_identity(config->io, folder_fd, config->folders[identity.device],
+                                    &identity, e);
+    }
+    if (status == QUIRE_OK)
+        home->version = QR_DISK_VERSION;
+    return status;
 }
 
 void qr_disk_home_close(struct qr_disk_io *io, struct qr_disk_home *home)

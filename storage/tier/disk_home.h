@@ -54,6 +54,9 @@ struct qr_disk_home {
  */
 quire_status qr_disk_home_open(const struct qr_disk_home_config *config,
                                struct qr_disk_home *out, struct qr_error *e);
+/** Once the index is of this version: the folders that are there say so, too. */
+quire_status qr_disk_home_upgraded(const struct qr_disk_home_config *config,
+                                   struct qr_disk_home *home, struct qr_error *e);
 void qr_disk_home_close(struct qr_disk_io *io, struct qr_disk_home *home);
 
 /** 32 hexadecimal digits and a NUL. */

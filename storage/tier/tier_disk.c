@@ -4,12 +4,14 @@
  * speaks for the slots as a tier of tier.h.
  */
 #include <assert.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "disk_class.h"
 #include "disk_identity.h"
+#include "disk_upgrade.h"
 #include "storage/base/clock.h"
 #include "storage/base/log.h"
 #include "tier_disk_impl.h"
@@ -32,7 +34,7 @@ static uint64_t smallest_cap(const struct qr_disk_config *config)
     return cap;
 }
 
-static quire_status open_home(struct qr_disk *disk, struct qr_error *e)
+static struct qr_disk_home_config home_config(const struct qr_disk *disk)
 {
     struct qr_disk_home_config home = {.io = disk->config.io,
                                        .count = disk->config.count,
@@ -42,7 +44,32 @@ static quire_status open_home(struct qr_disk *disk, struct qr_error *e)
                                        .allow_missing = disk->config.allow_missing};
 
     memcpy(home.folders, disk->config.folders, sizeof(home.folders));
+    return home;
+}
+
+/* Limits first: nothing is made that cannot be used. */
+static quire_status open_home(struct qr_disk *disk, struct qr_error *e)
+{
+    const struct qr_disk_home_config home = home_config(disk);
+    const uint64_t least = QR_DISK_SLAB_START + QR_DISK_REGION_MIN;
+
+    for (uint32_t d = 0; d < disk->config.count && d < QR_DISK_DEVICES_MAX; d++) {
+        if (disk->config.cap_bytes[d] < least)
+            return qr_error_set(e, QUIRE_EINVAL,
+                                "%s: a cap of %" PRIu64
+                                " bytes has no room for one slab: give it %" PRIu64 " at least",
+                                disk->config.folders[d], disk->config.cap_bytes[d], least);
+    }
     return qr_disk_home_open(&home, &disk->home, e);
+}
+
+/* Last, so that a start that dies on the way upgrades again. */
+static quire_status note_version(struct qr_disk *disk, struct qr_error *e)
+{
+    const struct qr_disk_home_config home = home_config(disk);
+
+    return disk->home.version < QR_DISK_VERSION ? qr_disk_home_upgraded(&home, &disk->home, e)
+                                                : QUIRE_OK;
 }
 
 static quire_status open_slabs(struct qr_disk *disk, struct qr_error *e)
@@ -71,13 +98,20 @@ static bool has_regions(struct qr_disk *disk)
     return any;
 }
 
+static quire_status upgrade(struct qr_disk_index *index, uint32_t from, struct qr_error *e)
+{
+    return qr_disk_upgrade(index, qr_disk_upgrades, qr_disk_upgrade_count, from,
+                           QR_DISK_VERSION, e);
+}
+
 static quire_status open_index(struct qr_disk *disk, struct qr_error *e)
 {
     char path[4096];
     const uint64_t start_ns = qr_clock_ns();
     struct qr_disk_index_config index = {.path = path,
                                          .create = !has_regions(disk),
-                                         .cache_bytes = disk->config.index_cache_bytes};
+                                         .cache_bytes = disk->config.index_cache_bytes,
+                                         .upgrade = upgrade};
 
     const int n = snprintf(path, sizeof(path), "%s/index", disk->config.folders[0]);
     if (n < 0 || (size_t)n >= sizeof(path))
@@ -221,6 +255,8 @@ quire_status qr_disk_open(const struct qr_disk_config *config, qr_disk_page_fn *
         status = open_slabs(disk, e);
     if (status == QUIRE_OK)
         status = open_index(disk, e);
+    if (status == QUIRE_OK)
+        status = note_version(disk, e);
     if (status == QUIRE_OK)
         status = rebuild(disk, each, arg, e);
     if (status == QUIRE_OK)

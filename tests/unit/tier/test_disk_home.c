@@ -238,6 +238,68 @@ static void the_number_of_folders_is_bounded(void **state)
     teardown(&f);
 }
 
+static void upgraded_folders_open_again(void **state)
+{
+    struct fixture f;
+    (void)state;
+
+    setup(&f, 2);
+    assert_ok(qr_disk_home_open(&f.config, &f.home, &f.e));
+    f.home.version = 0;
+    assert_ok(qr_disk_home_upgraded(&f.config, &f.home, &f.e));
+    assert_int_equal(f.home.version, QR_DISK_VERSION);
+    qr_disk_home_close(&f.fault.io, &f.home);
+    f.config.create = false;
+    assert_ok(reopen(&f));
+    assert_int_equal(f.home.version, QR_DISK_VERSION);
+    teardown(&f);
+}
+
+static void reading_only_makes_and_writes_nothing(void **state)
+{
+    struct fixture f;
+    char lock[400];
+    (void)state;
+
+    setup(&f, 1);
+    f.config.read_only = true;
+    f.config.create = false;
+    refused(&f, QUIRE_ENOTFOUND, "no Quire store");
+    f.config.read_only = false;
+    f.config.create = true;
+    assert_ok(reopen(&f));
+    f.config.read_only = true;
+    f.config.create = false;
+    snprintf(lock, sizeof(lock), "%s/LOCK", f.paths[0]);
+    assert_int_equal(unlink(lock), 0);
+    assert_ok(reopen(&f));
+    assert_int_equal(access(lock, F_OK), -1);
+    teardown(&f);
+}
+
+/* As somebody else than root, who may do anything. */
+static void wrong_permissions_are_named(void **state)
+{
+    struct fixture f;
+    (void)state;
+
+    setup(&f, 1);
+    assert_ok(reopen(&f));
+    assert_int_equal(chmod(f.base, 0755), 0);
+    assert_int_equal(chmod(f.paths[0], 0700), 0);
+    const bool root = geteuid() == 0;
+    if (root)
+        assert_int_equal(seteuid(65534), 0);
+    else
+        assert_int_equal(chmod(f.paths[0], 0), 0);
+    refused(&f, QUIRE_EPERM, "must belong to the user");
+    if (root)
+        assert_int_equal(seteuid(0), 0);
+    else
+        assert_int_equal(chmod(f.paths[0], 0700), 0);
+    teardown(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -252,6 +314,9 @@ int main(void)
         cmocka_unit_test(a_second_opener_is_refused),
         cmocka_unit_test(making_can_be_carried_on_after_any_failure),
         cmocka_unit_test(the_number_of_folders_is_bounded),
+        cmocka_unit_test(upgraded_folders_open_again),
+        cmocka_unit_test(reading_only_makes_and_writes_nothing),
+        cmocka_unit_test(wrong_permissions_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
