@@ -20,10 +20,13 @@
 #include <unistd.h>
 
 #include "server_kill.h"
+#include "storage/base/log.h"
+#include "storage/tier/disk_check.h"
 
 #define THREADS 3u
 #define SLOTS 4u /* sessions of a thread */
 #define KILLS 200u
+#define CHECK_EVERY 8u /* kills between two offline checks */
 #define CAP_BYTES (128u << 20)
 #define RUN_US_MAX 350000u
 #define START_US_MAX 60000u
@@ -363,6 +366,29 @@ static void check_cap(void)
             (long long)st.st_size);
 }
 
+static void show_finding(void *arg, const struct qr_disk_finding *finding)
+{
+    (void)arg;
+    if (qr_disk_finding_severity(finding->kind) == QR_DISK_BAD)
+        printf("fsck: %s %s (session %s, lane %u, tokens %llu to %llu)\n",
+               qr_disk_finding_what(finding->kind), finding->text,
+               finding->session ? finding->session : "-", finding->lane,
+               (unsigned long long)finding->first_token,
+               (unsigned long long)finding->end_token);
+}
+
+/* The offline check has nothing to complain of, at whatever moment the server ended. */
+static void check_offline(void)
+{
+    struct qr_disk_check_config config = {.count = 1, .found = show_finding};
+    static struct qr_disk_check_result result;
+    struct qr_error e = {0};
+
+    config.folders[0] = disk;
+    REQUIRE(qr_disk_check(&config, &result, &e) == QUIRE_OK, "fsck: %s", e.text);
+    REQUIRE(result.bad == 0, "fsck found %llu bad things", (unsigned long long)result.bad);
+}
+
 static void run_until_killed(pid_t server)
 {
     for (uint32_t i = 0; i < THREADS; i++)
@@ -422,6 +448,7 @@ int main(int argc, char **argv)
     uint64_t operations = 0;
 
     setenv("GRPC_VERBOSITY", "NONE", 0);
+    qr_log_configure(QR_LOG_ERROR, QR_LOG_TEXT, STDERR_FILENO);
     seed = given ? strtoull(given, NULL, 0) : (uint64_t)time(NULL) * 1000003u;
     printf("QUIRE_SEED=%llu\n", (unsigned long long)seed);
     fflush(stdout);
@@ -431,6 +458,12 @@ int main(int argc, char **argv)
         check_all();
         check_cap();
         run_until_killed(server);
+        if (k % CHECK_EVERY == 0)
+            check_offline();
+        if ((k + 1) % 50 == 0) {
+            printf("%u kills\n", k + 1);
+            fflush(stdout);
+        }
     }
     const pid_t last = server_start();
     check_all();
@@ -439,6 +472,7 @@ int main(int argc, char **argv)
         operations += clients[i].operations;
     }
     server_kill(last);
+    check_offline();
     unlink(target + 5);
     REQUIRE(nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS) == 0, "%s is not removed",
             folder);
