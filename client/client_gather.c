@@ -5,10 +5,11 @@
  */
 #include <assert.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "client_op.h"
-#include "storage/codec/codec.h"
+#include "storage/codec/receipt.h"
 
 /* Contiguous FP16 from this size on goes out without a copy. */
 #define LEND_BYTES (32u << 10)
@@ -245,6 +246,21 @@ struct seal {
     size_t bytes[QR_PIECES_MAX]; /* of each page; 0: it failed */
 };
 
+/* The page's receipt. Sampled pages are few, so this memory is not kept for them. */
+static quire_status measure(const struct qr_surveyed *rows, void *page, size_t bytes,
+                            struct qr_error *e)
+{
+    const size_t needed = (qr_receipt_scratch_bytes(rows->id) + 63) / 64 * 64;
+    void *scratch = aligned_alloc(64, needed);
+
+    if (!scratch)
+        return qr_error_set(e, QUIRE_ENOMEM, "no memory for %zu bytes of a receipt", needed);
+    const quire_status status =
+        qr_receipt_measure(page, bytes, rows->key, rows->value, scratch, e);
+    free(scratch);
+    return status;
+}
+
 static quire_status encode(const struct seal *seal, uint32_t page, const struct qr_rows *key,
                            const struct qr_rows *value, size_t *bytes_out, struct qr_error *e)
 {
@@ -261,9 +277,13 @@ static quire_status encode(const struct seal *seal, uint32_t page, const struct 
                                      .value = value,
                                      .survey =
                                          qr_append_survey(op, seal->cell->first_layer, token)};
-    if (rows.survey)
-        return qr_page_encode_surveyed(&rows, to, seal->page_max, bytes_out, e);
-    return qr_page_encode(&id, rows.policy, key, value, to, seal->page_max, bytes_out, e);
+    const quire_status status =
+        rows.survey
+            ? qr_page_encode_surveyed(&rows, to, seal->page_max, bytes_out, e)
+            : qr_page_encode(&id, rows.policy, key, value, to, seal->page_max, bytes_out, e);
+    if (status || !qr_receipt_due(&id, op->client->options.receipts))
+        return status;
+    return measure(&rows, to, *bytes_out, e);
 }
 
 /* Rows that are not FP16 are converted first. */

@@ -149,7 +149,10 @@ quire_status qr_client_info_from(const Quire__V1__SessionInfo *from,
                                       .missing_pages = from->missing_pages,
                                       .page_bytes = from->page_bytes,
                                       .tail_bytes = from->tail_bytes,
-                                      .fp16_bytes = from->fp16_bytes};
+                                      .fp16_bytes = from->fp16_bytes,
+                                      .receipts = from->receipts,
+                                      .receipt_error = from->receipt_error,
+                                      .receipt_largest = from->receipt_largest};
 
     if (qr_wire_policy_from(from->policy, &policy, e) ||
         qr_wire_fingerprint(&from->fingerprint, "fingerprint", info.fingerprint, e)) {

@@ -101,6 +101,8 @@ struct quire_client_options {
                           true */
     bool local; /* append and fetch through memory shared with a server on this host; default
                    true; the environment's QUIRE_LOCAL=off overrides it */
+    uint32_t receipts; /* measure the attention output error of one in so many pages that are
+                          sealed here: 1 all, 0 none (default); proto/README.md, "Receipt" */
 };
 QUIRE_API void quire_client_options_init(struct quire_client_options *options);
 
@@ -253,6 +255,9 @@ struct quire_session_info {
     uint64_t ttl_ms;
     uint64_t pages, missing_pages;
     uint64_t page_bytes, tail_bytes, fp16_bytes; /* held, held, and what FP16 would take */
+    uint64_t receipts; /* pages that were measured when sealed, since the session is in memory */
+    float receipt_error, receipt_largest; /* relative error of their attention output: root mean
+                                             square, largest */
 };
 
 /**

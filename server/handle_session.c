@@ -3,6 +3,7 @@
  * Handlers of sessions: open, close, drop, get, list, fork, touch, truncate,
  * lookup.
  */
+#include <math.h>
 #include <stdlib.h>
 
 #include "service.h"
@@ -41,6 +42,10 @@ static void info_to(const struct qr_session_info *info, struct info_message *out
     m->page_bytes = info->page_bytes;
     m->tail_bytes = info->tail_bytes;
     m->fp16_bytes = info->fp16_bytes;
+    m->receipts = info->receipts.count;
+    m->receipt_largest = info->receipts.largest;
+    if (info->receipts.count > 0)
+        m->receipt_error = (float)sqrt(info->receipts.squares / (double)info->receipts.count);
 }
 
 /* Answer with an info, or with the failure of the call that should have filled it. */

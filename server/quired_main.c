@@ -170,6 +170,7 @@ static quire_status set_up_store(struct quired *d, struct qr_error *e)
         .lease_ms = (uint32_t)number(d, QR_OPTION_lease),
         .ttl_ms = number(d, QR_OPTION_ttl),
         .attend_threads = (uint32_t)number(d, QR_OPTION_attend_threads),
+        .receipts = (uint32_t)number(d, QR_OPTION_receipts),
         .huge_pages = (int)number(d, QR_OPTION_huge_pages),
         .disk = disk.count ? &disk : NULL,
     };

@@ -27,6 +27,7 @@ struct qr_cli {
     const char *command;
     const char *server; /* unix:/path or host:port */
     uint32_t timeout_ms;
+    uint32_t receipts;    /* measure one in so many pages that are sealed here; 0: none */
     bool json;            /* one JSON object on `out` instead of prose and tables */
     bool quiet;           /* no progress, no remarks */
     bool terminal;        /* `err` is a terminal: progress is drawn */

@@ -41,6 +41,10 @@ static int parse(struct qr_cli *cli, struct job *job, int argc, char **argv)
          "leave out the file's token ids: pages are then not shared", NULL},
         {"durability", QR_ARG_CHOICE, &job->durability, "memory|disk",
          "what to wait for (memory)", durabilities},
+        {"receipts", QR_ARG_U32, &cli->receipts, "N",
+         "measure the attention output error of one in N pages that are sealed here; 1 all, 0 "
+         "none (0)",
+         NULL},
         {"policy", QR_ARG_TEXT, &job->policy_path, "FILE",
          "how a new session's pages are made, as quire tune writes it; instead of the options "
          "below",

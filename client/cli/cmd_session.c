@@ -76,6 +76,9 @@ static cJSON *info_json(const struct quire_session_info *info)
     cJSON_AddNumberToObject(root, "page_bytes", (double)info->page_bytes);
     cJSON_AddNumberToObject(root, "tail_bytes", (double)info->tail_bytes);
     cJSON_AddNumberToObject(root, "fp16_bytes", (double)info->fp16_bytes);
+    cJSON_AddNumberToObject(root, "receipts", (double)info->receipts);
+    cJSON_AddNumberToObject(root, "receipt_error", (double)info->receipt_error);
+    cJSON_AddNumberToObject(root, "receipt_largest", (double)info->receipt_largest);
     cJSON *policy = cJSON_AddObjectToObject(root, "policy");
     cJSON_AddNumberToObject(policy, "page_tokens", info->policy.page_tokens);
     cJSON_AddNumberToObject(policy, "window", info->policy.window);
@@ -188,6 +191,10 @@ static void print_info(FILE *out, const struct quire_session_info *info)
     qr_table_row(t, "held\t%s", qr_text_bytes(text, held));
     if (info->fp16_bytes > 0)
         qr_table_row(t, "bits an element\t%.2f", 16.0 * held / (double)info->fp16_bytes);
+    if (info->receipts > 0)
+        qr_table_row(t, "receipts\t%llu pages measured: output error %.3g %%, largest %.3g %%",
+                     (unsigned long long)info->receipts, 100 * (double)info->receipt_error,
+                     100 * (double)info->receipt_largest);
     qr_table_row(t, "writer\t%s, epoch %llu", info->leased ? "yes" : "none",
                  (unsigned long long)info->epoch);
     qr_table_row(t, "time to live\t%s", qr_text_seconds(text, (double)info->ttl_ms / 1e3));

@@ -26,6 +26,7 @@ int qr_cli_connect(struct qr_cli *cli)
         return QR_EXIT_OK;
     quire_client_options_init(&options);
     options.timeout_ms = cli->timeout_ms;
+    options.receipts = cli->receipts;
     options.connect_ms =
         cli->timeout_ms < options.connect_ms ? cli->timeout_ms : options.connect_ms;
     const quire_status status = quire_client_open(cli->server, &options, &cli->client);

@@ -19,6 +19,7 @@ struct qr_eval_options {
 
 struct qr_eval_layer_result {
     uint32_t number, kv_heads;
+    uint32_t model_layer;        /* what policies call it */
     struct qr_eval_cell *cells;  /* [variants][kv_heads] */
     struct qr_eval_bytes *bytes; /* [variants] */
 };

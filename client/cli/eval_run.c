@@ -106,6 +106,7 @@ static quire_status judge_layer(const struct run *run, uint32_t index,
     static _Thread_local struct qr_rope rope;
     enum quire_rope_stored stored = QUIRE_ROPE_NONE;
     uint16_t *key = NULL, *value = NULL;
+    out->model_layer = qr_kv_model_layer(run->kv, index, count_layers(&run->model->model));
     quire_status status = check_layer(run, l, e);
     if (status == QUIRE_OK)
         status = take_rope(run, index, &rope, &stored, e);

@@ -174,7 +174,7 @@ void qr_tune_policy(const struct qr_tune *t, struct qr_policy *out)
     for (uint32_t s = 0; s < 2; s++)
         for (uint32_t l = 0; l < t->report.layer_count; l++) {
             const struct qr_tune_side *side = &t->side[s];
-            const uint32_t number = t->report.layers[l].number;
+            const uint32_t number = t->report.layers[l].model_layer;
             if (side->picks[l] == side->base)
                 continue;
             if (l > 0 && side->picks[l - 1] != side->base) {

@@ -235,6 +235,7 @@ static void commit_pages(struct qr_append_job *job, const struct qr_staged_lane 
         const uint32_t old = page->block < lane->sealed ? lane->pages[page->block] : 0;
         const bool replaces = page->block < lane->sealed;
         lane->pages[page->block] = page->entry;
+        qr_receipt_add(&job->session->receipts, &page->receipt);
         if (replaces && old != page->entry && page->block < lane->saved.sealed &&
             page->block < lane->saved.changed)
             lane->saved.changed = page->block;

@@ -20,6 +20,7 @@ struct qr_staged_chunk {
 /** An entry that will stand in the manifest at `block`; the append holds a reference. */
 struct qr_staged_page {
     uint32_t entry, block;
+    struct qr_receipt receipt;
 };
 
 /** What one lane becomes; chunks and pages are ranges of the append's arrays. */

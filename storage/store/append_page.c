@@ -98,6 +98,7 @@ static bool same_page(struct page_job *p, const void *stored, size_t stored_byte
     if (stored_bytes != p->slot.bytes)
         return false;
     memcpy(ours->block_id, theirs->block_id, QR_HASH_BYTES);
+    ours->receipt = theirs->receipt;
     qr_page_finish(ours);
     return memcmp(ours, theirs, stored_bytes) == 0;
 }

@@ -21,6 +21,7 @@ struct candidate {
     uint32_t block;
     const struct qr_chunk *chunk; /* or NULL and */
     struct qr_slot *slot;         /* the candidate's until published */
+    struct qr_receipt *receipt;   /* out: that of the page which stands for it */
 };
 
 static struct qr_staged_lane *current(struct qr_append_job *job)
@@ -90,13 +91,20 @@ static quire_status encode(struct qr_append_job *job, const struct candidate *ca
 
     qr_lane_identity(session, lane, candidate->block, &id);
     memcpy(id.block_id, block_id, QR_HASH_BYTES);
-    const size_t most = qr_page_bytes_max(&id, &session->policy);
-    quire_status status = qr_append_room_scratch(job, most, e);
+    /* Whole pages first, at a multiple of 64 bytes, then what measuring needs. */
+    const bool measure = qr_receipt_due(&id, session->store->config.receipts);
+    const size_t most = (qr_page_bytes_max(&id, &session->policy) + 63) / 64 * 64;
+    quire_status status =
+        qr_append_room_scratch(job, most + (measure ? qr_receipt_scratch_bytes(&id) : 0), e);
     if (status != QUIRE_OK)
         return status;
     qr_chunk_rows(session, lane, candidate->chunk, &key, &value);
-    return qr_page_encode(&id, &session->policy, &key, &value, job->scratch, most, bytes_out,
-                          e);
+    status =
+        qr_page_encode(&id, &session->policy, &key, &value, job->scratch, most, bytes_out, e);
+    if (status == QUIRE_OK && measure)
+        status =
+            qr_receipt_measure(job->scratch, *bytes_out, &key, &value, job->scratch + most, e);
+    return status;
 }
 
 /* Digests alone are not believed: a client may have sealed the page, and they say nothing about
@@ -106,9 +114,12 @@ static bool encodes_to(struct qr_append_job *job, const struct candidate *candid
 {
     size_t bytes = 0;
 
-    return same_rows(job, current(job)->lane, candidate->chunk, view) &&
-           encode(job, candidate, found->block_id, &bytes, NULL) == QUIRE_OK &&
-           bytes == found->pinned.n && memcmp(job->scratch, found->pinned.bytes, bytes) == 0;
+    if (!same_rows(job, current(job)->lane, candidate->chunk, view) ||
+        encode(job, candidate, found->block_id, &bytes, NULL) != QUIRE_OK ||
+        bytes != found->pinned.n)
+        return false;
+    qr_receipt_copy(job->scratch, found->pinned.bytes);
+    return memcmp(job->scratch, found->pinned.bytes, bytes) == 0;
 }
 
 /* A resident page under our id: is it what we would store? */
@@ -126,8 +137,10 @@ static bool same_contents(struct qr_append_job *job, const struct candidate *can
     }
     if (candidate->chunk)
         return encodes_to(job, candidate, found, &view);
-    return pinned->n == candidate->slot->bytes &&
-           memcmp(pinned->bytes, qr_index_map(index, candidate->slot), pinned->n) == 0;
+    if (pinned->n != candidate->slot->bytes)
+        return false;
+    qr_receipt_copy(qr_index_map(index, candidate->slot), pinned->bytes);
+    return memcmp(pinned->bytes, qr_index_map(index, candidate->slot), pinned->n) == 0;
 }
 
 /* Complete bytes for this block id in a slot of the tier. */
@@ -192,6 +205,8 @@ static quire_status publish(struct qr_append_job *job, const struct candidate *c
     if (status != QUIRE_OK)
         return status;
     struct qr_slot *slot = candidate->chunk ? &made : candidate->slot;
+    const struct qr_page_header *header = qr_index_map(index, slot);
+    *candidate->receipt = header->receipt;
     *result = qr_index_publish(index, entry, slot, &place);
     if (*result == QR_PUBLISH_DONE)
         slot->bytes = 0;
@@ -258,6 +273,7 @@ static quire_status try_id(struct qr_append_job *job, const struct candidate *ca
     if (state == QR_PAGE_RESIDENT) {
         found.entry = *entry;
         *done = same_contents(job, candidate, &found);
+        *candidate->receipt = ((const struct qr_page_header *)found.pinned.bytes)->receipt;
         qr_index_unpin(index, *entry);
         job->shared += *done;
         job->unshared += !*done;
@@ -287,7 +303,7 @@ static quire_status place_page(struct qr_append_job *job, const struct candidate
     if (!done)
         return qr_error_set(e, QUIRE_EINTERNAL, "no free page id in %d attempts", ATTEMPTS_MAX);
     job->pages[job->page_count++] =
-        (struct qr_staged_page){.entry = entry, .block = candidate->block};
+        (struct qr_staged_page){entry, candidate->block, *candidate->receipt};
     current(job)->pages++;
     if (candidate->block < current(job)->lane->sealed) /* a repeat: OK means that it is there */
         return qr_append_keep(job, entry, e);
@@ -297,7 +313,8 @@ static quire_status place_page(struct qr_append_job *job, const struct candidate
 quire_status qr_append_seal(struct qr_append_job *job, uint32_t block,
                             const struct qr_chunk *chunk, struct qr_error *e)
 {
-    const struct candidate candidate = {.block = block, .chunk = chunk};
+    struct qr_receipt receipt = {0};
+    const struct candidate candidate = {.block = block, .chunk = chunk, .receipt = &receipt};
 
     job->restored += block < current(job)->lane->sealed;
     return place_page(job, &candidate, e);
@@ -306,7 +323,8 @@ quire_status qr_append_seal(struct qr_append_job *job, uint32_t block,
 quire_status qr_append_add_page(struct qr_append_job *job, uint32_t block, struct qr_slot *slot,
                                 struct qr_error *e)
 {
-    const struct candidate candidate = {.block = block, .slot = slot};
+    struct qr_receipt receipt = {0};
+    const struct candidate candidate = {.block = block, .slot = slot, .receipt = &receipt};
 
     job->restored += block < current(job)->lane->sealed;
     return place_page(job, &candidate, e);

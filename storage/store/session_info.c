@@ -76,6 +76,7 @@ void qr_session_fill_info(const struct qr_session *session, struct qr_session_in
         fill_stored(session, info);
         return;
     }
+    info->receipts = session->receipts;
     info->length = qr_session_length(session, &info->longest);
     info->sealed = UINT64_MAX;
     for (uint32_t i = 0; i < session->lane_count; i++)

@@ -15,6 +15,7 @@
 
 #include "proto/model.h"
 #include "proto/page.h"
+#include "storage/codec/receipt.h"
 
 struct qr_store;
 
@@ -39,6 +40,7 @@ struct qr_store_config {
     uint32_t lease_ms;       /* default writer lease */
     uint64_t ttl_ms;         /* default time to live */
     uint32_t attend_threads; /* workers for attend, >= 1 */
+    uint32_t receipts;       /* measure one in so many pages that are sealed here; 0: none */
     int huge_pages;
     const struct qr_store_disk_config *disk; /* NULL: host memory only; read at creation */
     uint64_t (*clock_ms)(void); /* monotonic; NULL: the system's. Tests own time through it */
@@ -88,6 +90,7 @@ struct qr_session_info {
     bool leased, created;
     uint64_t ttl_ms;
     uint64_t pages, missing_pages, page_bytes, tail_bytes, fp16_bytes;
+    struct qr_receipt_sum receipts; /* of pages that came since the session is in memory */
 };
 
 quire_status qr_session_open(struct qr_store *store, uint32_t ns,

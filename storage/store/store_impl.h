@@ -111,6 +111,7 @@ struct qr_session {
     uint32_t group;      /* of eviction */
     uint32_t read_group; /* the same, of pages read from the disk; guarded by lock */
     uint64_t meta_bytes, lanes_meta_bytes; /* counted for the fixed parts */
+    struct qr_receipt_sum receipts;        /* guarded by lock */
     uint8_t uuid[16];                      /* its name on disk */
 
     atomic_bool unsaved;             /* atomic: changed since the mover last looked */
