@@ -255,7 +255,8 @@ struct quire_session_info {
     uint64_t ttl_ms;
     uint64_t pages, missing_pages;
     uint64_t page_bytes, tail_bytes, fp16_bytes; /* held, held, and what FP16 would take */
-    uint64_t receipts; /* pages that were measured when sealed, since the session is in memory */
+    uint64_t
+        receipts; /* pages that were measured when sealed, since the session is in memory */
     float receipt_error, receipt_largest; /* relative error of their attention output: root mean
                                              square, largest */
 };
