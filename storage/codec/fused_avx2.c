@@ -15,12 +15,17 @@
 #define UNITS_MAX 4    /* vectors of 8 words in a block: a plane of it is a line */
 #define TURN_TOKENS 32 /* whose angles stay in the first cache */
 
+/** How rows turn: half layout of the whole row or of its first half; neighbours of the whole
+ * row. In the half layouts partners are whole planes apart. */
+enum turn { TURN_NONE, TURN_ROW, TURN_HALF_ROW, TURN_PAIRS };
+
 /** What is known where a kernel is compiled: its loops unroll, its branches go. */
 struct shape {
     int planes, units; /* codes of a word; vectors of 8 words in a block */
     enum qr_axis axis;
     enum qr_dtype dtype;
-    bool turns, stream;
+    enum turn turn;
+    bool stream;
 };
 
 /** One row of a head: where its codes lie, where its values go. */
@@ -91,37 +96,64 @@ ALWAYS void put(const struct shape *h, uint8_t *row, uint32_t channel, const __m
                                 _mm256_set_m128i(y[u], y[u - 1]));
 }
 
-/** Words first .. first + 8 * units - 1 of one row, plane by plane, with partners half the row
- * further when rows turn. */
+/** Planes whose partners are as many planes further on. */
+ALWAYS int turned_planes(const struct shape *h)
+{
+    return h->turn == TURN_ROW ? h->planes / 2 : h->turn == TURN_HALF_ROW ? h->planes / 4 : 0;
+}
+
+/** One plane that stays as it is, or whose neighbours turn. */
+ALWAYS void expand_plane(const struct shape *h, const struct span *s, const struct row *row,
+                         const __m256i *words, uint32_t first, int plane)
+{
+    const uint32_t channel = (uint32_t)plane * s->words + first;
+    __m256 x[UNITS_MAX];
+    for (int u = 0; u < h->units; u++) {
+        const uint32_t at = channel + 8u * (uint32_t)u;
+        x[u] = decode(h, words[u], plane, factors_at(h, s, row, at, plane));
+        if (h->turn != TURN_PAIRS)
+            continue;
+        const vf c = vf_load_twice(row->turn + at / 2, LANES / 2);
+        const vf sine = vf_load_twice(row->turn + s->dim / 2 + at / 2, LANES / 2);
+        x[u] = vf_fma_alternating(x[u], c, vf_mul(vf_swap_pairs(x[u]), sine));
+    }
+    put(h, row->to, channel, x);
+}
+
+/** A plane and its partner, turned. */
+ALWAYS void turn_planes(const struct shape *h, const struct span *s, const struct row *row,
+                        const __m256i *words, uint32_t first, int plane)
+{
+    const int partner = plane + turned_planes(h);
+    const uint32_t half = (uint32_t)turned_planes(h) * s->words;
+    const uint32_t channel = (uint32_t)plane * s->words + first;
+    __m256 x[UNITS_MAX], y[UNITS_MAX];
+    for (int u = 0; u < h->units; u++) {
+        const uint32_t at = channel + 8u * (uint32_t)u;
+        const vf x1 = decode(h, words[u], plane, factors_at(h, s, row, at, plane));
+        const vf x2 = decode(h, words[u], partner, factors_at(h, s, row, at + half, partner));
+        const vf c = _mm256_loadu_ps(row->turn + at);
+        const vf sine = _mm256_loadu_ps(row->turn + half + at);
+        x[u] = vf_fms(x1, c, vf_mul(x2, sine));
+        y[u] = vf_fma(x2, c, vf_mul(x1, sine));
+    }
+    put(h, row->to, channel, x);
+    put(h, row->to, channel + half, y);
+}
+
+/** Words first .. first + 8 * units - 1 of one row, plane by plane. */
 ALWAYS void expand_block(const struct shape *h, const struct span *s, const struct row *row,
                          uint32_t first)
 {
-    const uint32_t half = s->dim / 2;
+    const int turned = turned_planes(h);
     __m256i words[UNITS_MAX];
     for (int u = 0; u < h->units; u++)
         words[u] = _mm256_cvtepu16_epi32(
             _mm_loadu_si128((const void *)(row->codes + 2 * (first + 8u * (uint32_t)u))));
-    for (int plane = 0; plane < (h->turns ? h->planes / 2 : h->planes); plane++) {
-        const int partner = plane + h->planes / 2;
-        const uint32_t channel = (uint32_t)plane * s->words + first;
-        __m256 x[UNITS_MAX], y[UNITS_MAX];
-        for (int u = 0; u < h->units; u++) {
-            const uint32_t at = channel + 8u * (uint32_t)u;
-            const __m256 x1 = decode(h, words[u], plane, factors_at(h, s, row, at, plane));
-            x[u] = x1;
-            if (!h->turns)
-                continue;
-            const __m256 x2 =
-                decode(h, words[u], partner, factors_at(h, s, row, at + half, partner));
-            const __m256 c = _mm256_loadu_ps(row->turn + at);
-            const __m256 sine = _mm256_loadu_ps(row->turn + half + at);
-            x[u] = vf_fms(x1, c, vf_mul(x2, sine));
-            y[u] = vf_fma(x2, c, vf_mul(x1, sine));
-        }
-        put(h, row->to, channel, x);
-        if (h->turns)
-            put(h, row->to, channel + half, y);
-    }
+    for (int plane = 0; plane < turned; plane++)
+        turn_planes(h, s, row, words, first, plane);
+    for (int plane = 2 * turned; plane < h->planes; plane++)
+        expand_plane(h, s, row, words, first, plane);
 }
 
 /** A whole row. Widths of blocks are compiled in: whole lines first. */
@@ -181,7 +213,8 @@ ALWAYS void expand_span(const struct shape *h, const struct qr_tensor *t, const 
         load_factors(h, s, p->scales + (size_t)(first / t->spec.group) * 2 * t->dim);
     for (uint32_t token = first; token < last; token++) { /* raw rows come later */
         const struct row row = {p->codes + token * row_bytes, qr_expand_at(to, token, p->head),
-                                h->turns ? to->rotation + (size_t)token * t->dim : NULL, pairs};
+                                h->turn ? to->rotation + (size_t)token * to->rotary_dim : NULL,
+                                pairs};
         if (h->axis == QR_AXIS_TOKEN)
             widen_pairs(p->scales + (size_t)token * 2 * groups, groups, pairs);
         expand_row(*h, s, &row);
@@ -209,7 +242,7 @@ ALWAYS void expand_tensor(struct shape h, const struct qr_tensor *t, const uint8
     const size_t scales_bytes = qr_spec_scales_bytes(&t->spec, t->tokens, 1, t->dim);
     const uint32_t end = to->first_token + to->token_count;
     for (uint32_t first = to->first_token, last; first < end; first = last) {
-        last = h.turns ? first - first % TURN_TOKENS + TURN_TOKENS : end;
+        last = h.turn ? first - first % TURN_TOKENS + TURN_TOKENS : end;
         last = last < end ? last : end;
         for (uint32_t i = 0; i < to->head_count; i++) {
             const uint32_t head = to->first_head + i;
@@ -225,52 +258,68 @@ ALWAYS void expand_tensor(struct shape h, const struct qr_tensor *t, const uint8
 typedef void expand_fn(const struct qr_tensor *t, const uint8_t *codes, const uint8_t *scales,
                        const struct qr_expand *to);
 
-#define SHAPE(name, planes, axis, dtype, turns, stream)                                        \
+#define SHAPE(name, planes, axis, dtype, turn, stream)                                         \
     static void name(const struct qr_tensor *t, const uint8_t *codes, const uint8_t *scales,   \
                      const struct qr_expand *to)                                               \
     {                                                                                          \
-        expand_tensor((struct shape){planes, 0, axis, dtype, turns, stream}, t, codes, scales, \
+        expand_tensor((struct shape){planes, 0, axis, dtype, turn, stream}, t, codes, scales,  \
                       to);                                                                     \
     }
-#define STORES(name, planes, axis, dtype, turns)                                               \
-    SHAPE(name##_cached, planes, axis, dtype, turns, false)                                    \
-    SHAPE(name##_streamed, planes, axis, dtype, turns, true)
-#define TYPES(name, planes, axis, turns)                                                       \
-    STORES(name##_f16, planes, axis, QR_F16, turns)                                            \
-    STORES(name##_bf16, planes, axis, QR_BF16, turns)                                          \
-    SHAPE(name##_f32_cached, planes, axis, QR_F32, turns, false)
+#define STORES(name, planes, axis, dtype, turn)                                                \
+    SHAPE(name##_cached, planes, axis, dtype, turn, false)                                     \
+    SHAPE(name##_streamed, planes, axis, dtype, turn, true)
+#define TYPES(name, planes, axis, turn)                                                        \
+    STORES(name##_f16, planes, axis, QR_F16, turn)                                             \
+    STORES(name##_bf16, planes, axis, QR_BF16, turn)                                           \
+    SHAPE(name##_f32, planes, axis, QR_F32, turn, false)
 #define WAYS(bits, planes)                                                                     \
-    TYPES(channel_##bits, planes, QR_AXIS_CHANNEL, false)                                      \
-    TYPES(turned_##bits, planes, QR_AXIS_CHANNEL, true)                                        \
-    TYPES(token_##bits, planes, QR_AXIS_TOKEN, false)
+    TYPES(token_##bits, planes, QR_AXIS_TOKEN, TURN_NONE)                                      \
+    TYPES(channel_##bits, planes, QR_AXIS_CHANNEL, TURN_NONE)                                  \
+    TYPES(row_##bits, planes, QR_AXIS_CHANNEL, TURN_ROW)                                       \
+    TYPES(half_##bits, planes, QR_AXIS_CHANNEL, TURN_HALF_ROW)                                 \
+    TYPES(pairs_##bits, planes, QR_AXIS_CHANNEL, TURN_PAIRS)
 WAYS(2, 8)
 WAYS(4, 4)
-WAYS(8, 2)
+WAYS(8, 2) /* half_8 is not called: half of a plane is no plane */
 
 #define LIST_TYPES(name)                                                                       \
     {                                                                                          \
         {name##_f16_cached, name##_f16_streamed}, {name##_bf16_cached, name##_bf16_streamed},  \
         {                                                                                      \
-            name##_f32_cached, name##_f32_cached                                               \
+            name##_f32, name##_f32                                                             \
         }                                                                                      \
     }
 #define LIST_WAYS(bits)                                                                        \
     {                                                                                          \
-        LIST_TYPES(channel_##bits), LIST_TYPES(turned_##bits), LIST_TYPES(token_##bits)        \
+        LIST_TYPES(channel_##bits), LIST_TYPES(row_##bits), LIST_TYPES(half_##bits),           \
+            LIST_TYPES(pairs_##bits), LIST_TYPES(token_##bits)                                 \
     }
+#define WAY_TOKEN 4 /* after the turns */
+#define WAY_OTHER 5
+
+static uint32_t way_of(const struct qr_tensor *t, const struct qr_expand *to)
+{
+    const bool token = t->spec.axis == QR_AXIS_TOKEN;
+    if (!to->rotation)
+        return token ? WAY_TOKEN : (uint32_t)TURN_NONE;
+    if (token || (to->rotary_dim != t->dim && 2 * to->rotary_dim != t->dim))
+        return WAY_OTHER;
+    if (to->rope_layout == QR_ROPE_INTERLEAVED)
+        return to->rotary_dim == t->dim ? (uint32_t)TURN_PAIRS : WAY_OTHER;
+    if (to->rotary_dim == t->dim)
+        return TURN_ROW;
+    return t->spec.bits < 8 ? (uint32_t)TURN_HALF_ROW : WAY_OTHER;
+}
 
 bool qr_fused_multiply_avx2(const struct qr_tensor *t, const uint8_t *codes,
                             const uint8_t *scales, const struct qr_expand *to)
 {
-    /* bits 2, 4, 8; channel, channel and turned, token; type; cached, streamed */
-    static expand_fn *const functions[3][3][3][2] = {LIST_WAYS(2), LIST_WAYS(4), LIST_WAYS(8)};
-    const uint32_t bits = t->spec.bits,
-                   way = t->spec.axis == QR_AXIS_TOKEN ? 2 : !!to->rotation;
+    /* bits 2, 4, 8; turns, token; type; cached, streamed */
+    static expand_fn *const functions[3][WAY_OTHER][3][2] = {LIST_WAYS(2), LIST_WAYS(4),
+                                                             LIST_WAYS(8)};
+    const uint32_t bits = t->spec.bits, way = way_of(t, to);
     const uint32_t multiple = bits == 3 ? 0 : 128 / bits;
-    if (!multiple || t->dim % multiple)
-        return false;
-    if (to->rotation &&
-        (way == 2 || to->rope_layout != QR_ROPE_HALF || to->rotary_dim != t->dim))
+    if (!multiple || t->dim % multiple || way == WAY_OTHER)
         return false;
     /* Lines must fill in order; planes of other rows start in the middle of a vector. */
     const uint32_t words = qr_plane_words(t->dim, bits);

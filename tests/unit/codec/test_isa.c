@@ -171,7 +171,8 @@ static void random_target(struct job *j)
     to->dtype = (enum qr_dtype)(1 + random_below(3));
     to->stream = random_below(2);
     to->rope_layout = (enum qr_rope_layout)(1 + random_below(2));
-    to->rotary_dim = random_below(2) ? t->dim : 2 * (1 + random_below(t->dim / 2));
+    const uint32_t rotary[] = {t->dim, t->dim / 2, 2 * (1 + random_below(t->dim / 2))};
+    to->rotary_dim = pick(rotary, 3);
     to->rotation = random_below(2) ? rotation : NULL;
     const size_t row = t->dim * qr_dtype_bytes(to->dtype);
     if (random_below(2)) { /* token-major */
