@@ -56,6 +56,7 @@ static bool load_tokens(void *arg, const uint8_t *key, size_t key_bytes, const u
 
     (void)key;
     (void)key_bytes;
+    l->session->save.tokens = true;
     if (value_bytes < TOKEN_HEAD)
         return false;
     memcpy(head, value, sizeof(head));

@@ -101,7 +101,7 @@ static bool gather_lane(struct qr_round *round, uint32_t number)
 }
 
 /* Ids of blocks that are sealed and not on disk, or were given anew since. */
-static bool gather_ids(struct qr_round *round)
+static bool gather_ids(struct qr_round *round, bool quiet)
 {
     struct qr_session *session = round->session;
     const struct qr_blocks *blocks = &session->blocks;
@@ -121,8 +121,12 @@ static bool gather_ids(struct qr_round *round)
     if (round->blocks > 0)
         memcpy(round->ids, blocks->ids[round->first_block],
                (size_t)round->blocks * QR_HASH_BYTES);
-    if (blocks->chained == 0 && blocks->token_count == 0)
+    if (blocks->chained == 0 && blocks->token_count == 0 && !session->save.tokens)
+        return true; /* and no record that would say otherwise */
+    if (!quiet) {
+        round->left = true;
         return true;
+    }
     const uint32_t head[4] = {1, blocks->fixed, blocks->chained, blocks->token_count};
     round->token_bytes = TOKEN_HEAD + (size_t)blocks->token_count * 5;
     if (!qr_round_room(&round->tokens, &round->token_capacity, round->token_bytes, 1))
@@ -143,6 +147,9 @@ quire_status qr_round_gather(struct qr_round *round)
     struct qr_session *session = round->session;
     quire_status status = QUIRE_OK;
     bool ok = true;
+    /* An append stages token ids under this lock alone: then they wait for the next round, and
+     * a crash before it costs the chain of ids, so that later pages are shared less. */
+    const bool quiet = pthread_mutex_trylock(&session->write_lock) == 0;
 
     pthread_mutex_lock(&session->lock);
     round->epoch = session->epoch;
@@ -152,9 +159,11 @@ quire_status qr_round_gather(struct qr_round *round)
     else if (atomic_load(&session->loaded)) {
         for (uint32_t i = 0; i < session->lane_count && ok; i++)
             ok = gather_lane(round, i);
-        ok = ok && gather_ids(round);
+        ok = ok && gather_ids(round, quiet);
     }
     pthread_mutex_unlock(&session->lock);
+    if (quiet)
+        pthread_mutex_unlock(&session->write_lock);
     if (status == QUIRE_OK && !ok)
         status = QUIRE_ENOMEM;
     return status;
@@ -427,6 +436,7 @@ void qr_round_saved(struct qr_round *round)
         const uint32_t end = round->first_block + round->blocks;
         if (round->kind == QR_ROUND_CUT || end > session->save.blocks)
             session->save.blocks = end;
+        session->save.tokens = session->save.tokens || round->token_bytes > 0;
     }
     if (round->kind == QR_ROUND_SAVE && round->whole)
         session->save.stored = true;

@@ -64,6 +64,7 @@ struct qr_session_save {
     bool going;          /* parts of it are, and it is marked as going */
     uint32_t blocks;     /* block ids on disk */
     uint32_t cut_blocks; /* lowest number of them since the last cut round */
+    bool tokens;         /* its token ids record is on disk */
     uint64_t epoch;      /* of its record */
     uint64_t created_us;
     uint64_t used_ms; /* when it was last saved */

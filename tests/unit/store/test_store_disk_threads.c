@@ -47,7 +47,11 @@ static void append_as(const struct qr_session_info *s, uint32_t position, uint32
     struct qr_append append = fixture_all(s, position, tokens);
     struct qr_append_result result;
     quire_status status = QUIRE_EFULL;
+    uint32_t ids[128];
 
+    for (uint32_t i = 0; i < tokens; i++)
+        ids[i] = salt * 100000 + position + i;
+    append.token_ids = salt % 2 ? ids : NULL;
     append.durable = durable;
     for (int i = 0; i < 3000 && status == QUIRE_EFULL; i++) {
         status = fixture_append_as(shared, &append, salt, &result, NULL);
