@@ -21,10 +21,11 @@
 #include "storage/tier/tier_disk.h"
 #include "store_impl.h"
 
-#define QR_READS_MAX 4096u    /* pages on their way from the disk at once */
-#define QR_ROUND_PAGES 2048u  /* pages that one round names */
-#define QR_RECLAIM_PAGES 512u /* manifest entries deleted in one batch */
-#define QR_NOTE_MS 10000u     /* uses of a session are written down no more often than that */
+#define QR_READ_WAIT_MS 15000u /* a device may hang for 10 s */
+#define QR_READS_MAX 4096u     /* pages on their way from the disk at once */
+#define QR_ROUND_PAGES 2048u   /* pages that one round names */
+#define QR_RECLAIM_PAGES 512u  /* manifest entries deleted in one batch */
+#define QR_NOTE_MS 10000u      /* uses of a session are written down no more often than that */
 #define QR_EPOCHS_AHEAD                                                                        \
     1024u /* a session record's epoch is above those in use by up to this                      \
            */

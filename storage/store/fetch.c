@@ -119,19 +119,20 @@ static bool await_page(struct qr_session *session, const struct qr_found *found,
 {
     struct qr_store *store = session->store;
     quire_status status = QUIRE_OK;
+    bool came = true;
 
     if (found->want == QR_WANT_READ)
         status = qr_page_read_start(store, found->entry, &found->disk, &found->place, false);
     if (wait && status == QUIRE_OK)
-        qr_index_read_wait(store->index, found->entry);
+        came = qr_index_read_wait(store->index, found->entry, store->read_wait_ms);
     else if (wait)
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
-    part->status = QR_PART_LATER;
+    part->status = came ? QR_PART_LATER : QR_PART_CORRUPT; /* the device hangs */
     if (!wait && status == QUIRE_OK)
         part->pin = page_pin(found->entry); /* so that it stays when it has come */
     else
         qr_index_unpin(store->index, found->entry);
-    return wait;
+    return wait && came;
 }
 
 /* One look; true: look again. */
@@ -170,8 +171,13 @@ void qr_lane_read(struct qr_session *session, const struct qr_lane *lane, uint64
                   uint64_t end, bool wait, struct qr_part *part)
 {
     assert(position < end);
-    while (look(session, lane, position, end, wait, part))
-        ;
+    /* A look that found no room in memory for the page took a millisecond. */
+    for (uint32_t tries = 0; look(session, lane, position, end, wait, part); tries++) {
+        if (tries < session->store->read_wait_ms)
+            continue;
+        part->status = QR_PART_MISSING;
+        break;
+    }
 }
 
 /* ---- ahead --------------------------------------------------------------------------------

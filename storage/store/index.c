@@ -55,7 +55,11 @@ quire_status qr_index_create(const struct qr_index_config *config, struct qr_ind
         return qr_error_set(e, QUIRE_ENOMEM, "no memory for the page index");
     index->config = *config;
     pthread_mutex_init(&index->lock, NULL);
-    pthread_cond_init(&index->arrived, NULL);
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&index->arrived, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     index->free = QR_ENTRY_NONE;
     index->buckets_mask = 1023;
     while ((uint64_t)(index->buckets_mask + 1) * 2 < config->entries_max)

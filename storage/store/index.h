@@ -154,8 +154,9 @@ enum qr_want qr_index_want(struct qr_index *index, uint32_t entry, bool look,
  * entry's, or it failed and host is NULL. `busy`: it was not the disk's fault. */
 void qr_index_read_end(struct qr_index *index, uint32_t entry, const struct qr_slot *host,
                        const struct qr_place *place, bool busy);
-/** Wait while the page, which the caller has pinned, is being read. */
-void qr_index_read_wait(struct qr_index *index, uint32_t entry);
+/** Wait while the page, which the caller has pinned, is being read; false: the device has not
+ * answered for timeout_ms. */
+bool qr_index_read_wait(struct qr_index *index, uint32_t entry, uint32_t timeout_ms);
 /** True while it is being read. */
 bool qr_index_is_reading(struct qr_index *index, uint32_t entry);
 

@@ -18,6 +18,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "storage/base/clock.h"
 #include "storage/base/random.h"
 
 static void set_place(struct qr_stored *stored, const struct qr_slot *slot)
@@ -221,12 +222,19 @@ void qr_index_read_end(struct qr_index *index, uint32_t number, const struct qr_
     }
 }
 
-void qr_index_read_wait(struct qr_index *index, uint32_t number)
+bool qr_index_read_wait(struct qr_index *index, uint32_t number, uint32_t timeout_ms)
 {
+    const uint64_t until_ns = qr_clock_ns() + timeout_ms * UINT64_C(1000000);
+    const struct timespec at = {.tv_sec = (time_t)(until_ns / 1000000000u),
+                                .tv_nsec = (long)(until_ns % 1000000000u)};
+    int error = 0;
+
     pthread_mutex_lock(&index->lock);
-    while (qr_index_stored_of(index, number)->reading)
-        pthread_cond_wait(&index->arrived, &index->lock);
+    while (qr_index_stored_of(index, number)->reading && error == 0)
+        error = pthread_cond_timedwait(&index->arrived, &index->lock, &at);
+    const bool came = !qr_index_stored_of(index, number)->reading;
     pthread_mutex_unlock(&index->lock);
+    return came;
 }
 
 bool qr_index_is_reading(struct qr_index *index, uint32_t number)

@@ -100,7 +100,7 @@ enum qr_page_state qr_page_hold(struct qr_session *session, uint32_t entry, uint
         if (want == QR_WANT_READ)
             status = qr_page_read_start(store, entry, &disk, &place, false);
         if (status == QUIRE_OK && wait)
-            qr_index_read_wait(store->index, entry);
+            wait = qr_index_read_wait(store->index, entry, store->read_wait_ms);
         else if (wait)
             nanosleep(&(struct timespec){.tv_nsec = HOLD_PAUSE_NS}, NULL);
         qr_index_unpin(store->index, entry);

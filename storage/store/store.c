@@ -142,6 +142,7 @@ static quire_status open_disk(struct qr_store *store, struct qr_error *e)
         qr_pool_create(qr_page_read_bytes(), QR_READS_MAX, &store->reads) != QUIRE_OK)
         return qr_error_set(e, QUIRE_ENOMEM, "no memory for the store's pools");
     store->drop_when_full = from->drop_when_full;
+    store->read_wait_ms = QR_READ_WAIT_MS;
     memcpy(config.folders, from->folders, sizeof(config.folders));
     memcpy(config.cap_bytes, from->cap_bytes, sizeof(config.cap_bytes));
     const quire_status status = qr_disk_open(&config, note_orphan, mover, &store->disk, e);

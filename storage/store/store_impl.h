@@ -157,6 +157,7 @@ struct qr_store {
     struct qr_disk *disk;   /* const */
     bool drop_when_full;    /* const */
     uint64_t disk_failures_seen;  /* owner: qr_store_tick */
+    uint32_t read_wait_ms;        /* const but for tests: longest wait for one page */
     _Atomic uint64_t ahead_bytes; /* atomic: asked for ahead by all readers */
     struct qr_meta meta;
     struct qr_counters counters;

@@ -269,10 +269,69 @@ static void a_full_disk_drops_the_longest_unused(void **state)
     in_a_child(fill_and_drop);
 }
 
+/* ---- a device that hangs
+ * --------------------------------------------------------------------- */
+
+static void make_one(struct fixture *f)
+{
+    const struct qr_session_info s = fixture_open(f, "one");
+
+    assert_ok(append_durably(f, &s, 0, 1000, 1));
+}
+
+/* Its slab file answers no more, then again. */
+static void hang_and_attend(void)
+{
+    static float query[4096], output[4096], lse[64];
+    static const uint64_t position = 1000;
+    struct fixture f;
+    struct qr_session_info info;
+
+    start_with(&f, CAP, false);
+    assert_non_null(f.store);
+    assert_ok(qr_store_namespace(f.store, "tests", &f.ns, NULL));
+    assert_ok(qr_session_info(f.store, f.ns, "one", &info, NULL));
+    const struct qr_attend attend = {.session = info.session,
+                                     .layers = 1,
+                                     .queries = 1,
+                                     .positions = &position,
+                                     .query = query,
+                                     .causal = true};
+    f.store->read_wait_ms = 100;
+    for (int fd = 3; fd < 64; fd++) {
+        char link[64], path[512];
+        snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+        const ssize_t n = readlink(link, path, sizeof(path) - 1);
+        path[n > 0 ? n : 0] = 0;
+        if (strstr(path, "/slabs"))
+            atomic_store(&faults.hang_fd, fd);
+    }
+    assert_true(atomic_load(&faults.hang_fd) > 0);
+    assert_status(QUIRE_EMISSING,
+                  qr_store_attend(f.store, f.ns, &attend, output, lse, NULL, NULL, NULL));
+    atomic_store(&faults.hang_fd, -1);
+    quire_status status = QUIRE_EMISSING;
+    for (int i = 0; i < 100 && status != QUIRE_OK; i++) {
+        usleep(50000);
+        status = qr_store_attend(f.store, f.ns, &attend, output, lse, NULL, NULL, NULL);
+    }
+    assert_ok(status);
+    check(&f, "one", 1000, 1);
+}
+
+static void a_device_that_hangs_holds_nobody_for_ever(void **state)
+{
+    (void)state;
+    life(make_one);
+    in_a_child(hang_and_attend);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(the_nth_call_fails, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_device_that_hangs_holds_nobody_for_ever, set_up,
+                                        tear_down),
         cmocka_unit_test_setup_teardown(a_full_disk_refuses_and_reads_go_on, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_full_disk_drops_the_longest_unused, set_up,
                                         tear_down),
