@@ -252,7 +252,9 @@ static quire_status open_slabs(struct qr_check *check)
         if (fd >= 0 && fstat(fd, &st) != 0)
             return qr_error_set(check->e, QUIRE_EIO, "cannot ask the size of slab file %u", d);
         slabs.cap_bytes[d] = QR_DISK_SLAB_START + check->home.region_bytes;
-        if ((uint64_t)st.st_size > slabs.cap_bytes[d])
+        if (check->home.devices[d].block_bytes > 0)
+            slabs.cap_bytes[d] = 0; /* all of it */
+        else if ((uint64_t)st.st_size > slabs.cap_bytes[d])
             slabs.cap_bytes[d] = (uint64_t)st.st_size;
     }
     return qr_disk_slabs_create(&slabs, &check->slabs, check->e);

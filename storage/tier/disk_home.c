@@ -17,6 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "disk_block.h"
 #include "disk_identity.h"
 #include "storage/base/log.h"
 #include "storage/base/random.h"
@@ -322,10 +323,13 @@ static quire_status open_other(const struct qr_disk_home_config *config,
                                struct qr_disk_home *home, uint32_t number, bool making,
                                struct qr_error *e)
 {
+    const bool block = qr_disk_is_block(config->folders[number]);
     enum found found = FOUND_NOTHING;
-    quire_status status = look(config->folders[number], &found, e);
+    quire_status status = block ? QUIRE_OK : look(config->folders[number], &found, e);
 
-    if (status == QUIRE_OK && found == FOUND_IDENTITY)
+    if (block)
+        status = qr_disk_block_enter(config, home, number, making, e);
+    else if (status == QUIRE_OK && found == FOUND_IDENTITY)
         status = enter_folder(config, home, number, e);
     else if (status == QUIRE_OK && making && !config->read_only)
         status = make_folder(config, home, number, e);
@@ -385,6 +389,7 @@ static quire_status open_all(const struct qr_disk_home_config *config,
     memcpy(home->store, first.store, sizeof(home->store));
     memcpy(home->device_ids, first.device_ids, sizeof(home->device_ids));
     home->version = first.version;
+    home->fresh = !first.ready; /* or a start that died while making it */
     home->region_bytes = first.region_bytes;
     status = join(home, &first, 0, config->folders[0], e);
     for (uint32_t d = 1; d < home->count && status == QUIRE_OK; d++)
@@ -403,7 +408,12 @@ quire_status qr_disk_home_open(const struct qr_disk_home_config *config,
         return qr_error_set(e, QUIRE_EINVAL, "%u disk folders: 1 to %u", config->count,
                             QR_DISK_DEVICES_MAX);
     for (uint32_t d = 0; d < QR_DISK_DEVICES_MAX; d++)
-        home.devices[d] = (struct qr_disk_device){-1, -1, -1, false};
+        home.devices[d] = (struct qr_disk_device){-1, -1, -1, false, 0};
+    if (qr_disk_is_block(config->folders[0]))
+        return qr_error_set(e, QUIRE_EINVAL,
+                            "%s: is a block device; name a folder before it, which holds index "
+                            "and tail log",
+                            config->folders[0]);
     quire_status status = look(config->folders[0], &first, e);
     if (status == QUIRE_OK && first != FOUND_IDENTITY && !config->create)
         status =
@@ -450,6 +460,6 @@ void qr_disk_home_close(struct qr_disk_io *io, struct qr_disk_home *home)
             io->close(io, device->lock_fd);
         if (device->folder_fd >= 0)
             io->close(io, device->folder_fd);
-        *device = (struct qr_disk_device){-1, -1, -1, false};
+        *device = (struct qr_disk_device){-1, -1, -1, false, 0};
     }
 }

@@ -20,7 +20,8 @@
 
 struct qr_disk_home_config {
     struct qr_disk_io *io;
-    const char *folders[QR_DISK_DEVICES_MAX]; /* the first also holds index and tail log */
+    const char *folders[QR_DISK_DEVICES_MAX]; /* the first also holds index and tail log; others
+                                                 may be block devices, see disk_block.h */
     uint32_t count;
     uint64_t region_bytes; /* of a new store; an old one keeps its own */
     bool create;           /* make a store where the folders are absent or empty */
@@ -31,7 +32,8 @@ struct qr_disk_home_config {
 struct qr_disk_device {
     int folder_fd, lock_fd; /* -1 on a device that is missing */
     int slab_fd;
-    bool direct; /* O_DIRECT works */
+    bool direct;          /* O_DIRECT works */
+    uint64_t block_bytes; /* size of a block device; 0: a folder with a slab file */
 };
 
 struct qr_disk_home {
@@ -40,7 +42,7 @@ struct qr_disk_home {
     uint32_t version; /* that the folders had before this start */
     uint64_t region_bytes;
     uint32_t count;
-    bool fresh; /* made by this call */
+    bool fresh; /* made, or made to its end, by this call */
     struct qr_disk_device devices[QR_DISK_DEVICES_MAX];
 };
 

@@ -16,8 +16,8 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
+#include "disk_block.h"
 #include "disk_class.h"
 #include "storage/base/clock.h"
 #include "storage/base/log.h"
@@ -105,29 +105,29 @@ static quire_status device_init(struct qr_disk_slabs *slabs, uint32_t number,
                                 struct qr_error *e)
 {
     struct device *d = &slabs->devices[number];
-    const uint64_t cap = slabs->config.cap_bytes[number];
+    const struct qr_disk_device *device = &slabs->config.home->devices[number];
+    uint64_t cap = slabs->config.cap_bytes[number], bytes = 0;
+
+    d->stat.failed = device->slab_fd < 0;
+    if (device->slab_fd >= 0 && !qr_disk_device_bytes(device, cap, &bytes))
+        return qr_error_set(e, QUIRE_EIO, "cannot ask the size of slab file %u", number);
+    if (device->block_bytes > 0)
+        cap = bytes; /* all of it is there from the start */
     const uint64_t allowed =
         cap > QR_DISK_SLAB_START ? (cap - QR_DISK_SLAB_START) / slabs->region_bytes : 0;
-    struct stat st = {0};
-
     if (allowed == 0 || allowed >= NONE / 2)
         return qr_error_set(e, QUIRE_EINVAL,
                             "cap of disk folder %u is %" PRIu64
                             " bytes: give it one slab (%" PRIu64 ") and a block at least",
                             number, cap, slabs->region_bytes);
-    const int fd = slabs->config.home->devices[number].slab_fd;
-    d->stat.failed = fd < 0;
-    if (fd >= 0 && fstat(fd, &st) != 0)
-        return qr_error_set(e, QUIRE_EIO, "cannot ask the size of slab file %u", number);
-    if (st.st_size > (off_t)QR_DISK_SLAB_START)
-        d->grown =
-            (uint32_t)(((uint64_t)st.st_size - QR_DISK_SLAB_START) / slabs->region_bytes);
+    if (bytes > QR_DISK_SLAB_START)
+        d->grown = (uint32_t)((bytes - QR_DISK_SLAB_START) / slabs->region_bytes);
     d->regions_cap = (uint32_t)allowed;
     d->regions = d->grown > d->regions_cap ? d->grown : d->regions_cap;
     d->stat.cap_bytes = cap;
     if (d->grown > d->regions_cap)
         QR_LOG(QR_LOG_WARN, "disk.cap_below_file", QR_LOG_U64("device", number),
-               QR_LOG_U64("cap_bytes", cap), QR_LOG_U64("file_bytes", (uint64_t)st.st_size));
+               QR_LOG_U64("cap_bytes", cap), QR_LOG_U64("file_bytes", bytes));
     for (uint32_t c = 0; c < QR_DISK_CLASSES; c++)
         d->lists[c] = NONE;
     /* calloc of this size is mapped lazily: only regions in use cost memory. */

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "disk_block.h"
 #include "disk_class.h"
 #include "disk_identity.h"
 #include "disk_upgrade.h"
@@ -30,7 +31,8 @@ static uint64_t smallest_cap(const struct qr_disk_config *config)
     uint64_t cap = UINT64_MAX;
 
     for (uint32_t d = 0; d < config->count && d < QR_DISK_DEVICES_MAX; d++)
-        cap = config->cap_bytes[d] < cap ? config->cap_bytes[d] : cap;
+        cap =
+            config->cap_bytes[d] > 0 && config->cap_bytes[d] < cap ? config->cap_bytes[d] : cap;
     return cap;
 }
 
@@ -54,7 +56,9 @@ static quire_status open_home(struct qr_disk *disk, struct qr_error *e)
     const uint64_t least = QR_DISK_SLAB_START + QR_DISK_REGION_MIN;
 
     for (uint32_t d = 0; d < disk->config.count && d < QR_DISK_DEVICES_MAX; d++) {
-        if (disk->config.cap_bytes[d] < least)
+        const bool all =
+            disk->config.cap_bytes[d] == 0 && qr_disk_is_block(disk->config.folders[d]);
+        if (disk->config.cap_bytes[d] < least && !all)
             return qr_error_set(e, QUIRE_EINVAL,
                                 "%s: a cap of %" PRIu64
                                 " bytes has no room for one slab: give it %" PRIu64 " at least",
@@ -93,7 +97,9 @@ static bool has_regions(struct qr_disk *disk)
     for (uint32_t d = 0; d < disk->home.count; d++) {
         struct qr_disk_device_stat stat;
         qr_disk_slabs_stat(disk->slabs, d, &stat);
-        any = any || stat.regions > 0;
+        /* A block device has all its regions at once: only a store just made has none used. */
+        any = any || (stat.regions > 0 &&
+                      !(disk->home.fresh && disk->home.devices[d].block_bytes > 0));
     }
     return any;
 }

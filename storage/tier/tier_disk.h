@@ -18,7 +18,8 @@ struct qr_disk_config {
     struct qr_disk_io *io;                    /* NULL: the system's */
     const char *folders[QR_DISK_DEVICES_MAX]; /* the first also has index and tail log, on top
                                                  of its cap */
-    uint64_t cap_bytes[QR_DISK_DEVICES_MAX];  /* of each slab file, hard */
+    uint64_t cap_bytes[QR_DISK_DEVICES_MAX];  /* of each slab file, hard; of a block device 0:
+                                                 all  of it */
     uint32_t count;
     bool create, allow_missing; /* see disk_home.h */
     bool no_uring;
