@@ -160,6 +160,7 @@ static quire_status set_up_store(struct quired *d, struct qr_error *e)
         .tail_log_bytes = number(d, QR_OPTION_tail_log),
         .tail_segment_bytes = tail_segment_bytes(number(d, QR_OPTION_tail_log)),
         .index_cache_bytes = number(d, QR_OPTION_index_cache),
+        .scrub_bytes_per_s = number(d, QR_OPTION_disk_scrub),
     };
     const quire_status status = disk_folders(d, texts, &disk, e);
     if (status)

@@ -8,6 +8,7 @@
 
 #include "durable.h"
 #include "metrics.h"
+#include "storage/tier/disk_scrub.h"
 
 /* What this process has caused to be written to block devices; 0 where the kernel does not say.
  */
@@ -96,6 +97,23 @@ static void add_index(struct qr_metric_list *list, const struct qr_disk_stat *st
                   stat->quarantined);
 }
 
+static void add_scrub(struct qr_store *store, struct qr_metric_list *list)
+{
+    struct qr_disk_scrub_stat stat = {0};
+
+    if (store->scrub)
+        qr_disk_scrub_stat(store->scrub, &stat);
+    qr_metric_add(list, "scrub_bytes_per_s", "bytes", "Scrubber: how much it may read a second",
+                  stat.bytes_per_s);
+    qr_metric_add(list, "scrub_pages", "pages", "Scrubber: read and found right", stat.pages);
+    qr_metric_add(list, "scrub_bad", "pages", "Scrubber: found damaged, in quarantine now",
+                  stat.bad);
+    qr_metric_add(list, "scrub_passes", "passes", "Scrubber: passes over all pages",
+                  stat.passes);
+    qr_metric_add_double(list, "scrub_position", "ratio", "Scrubber: of the pass under way",
+                         stat.position_permille / 1000.0);
+}
+
 void qr_metrics_disk(struct qr_store *store, struct qr_metric_list *list)
 {
     struct qr_disk_stat stat;
@@ -108,6 +126,7 @@ void qr_metrics_disk(struct qr_store *store, struct qr_metric_list *list)
     add_space(list, &stat);
     add_work(list, &stat);
     add_index(list, &stat);
+    add_scrub(store, list);
 }
 
 bool qr_store_disk_writable(struct qr_store *store)

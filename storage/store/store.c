@@ -11,6 +11,7 @@
 #include "storage/base/clock.h"
 #include "storage/base/log.h"
 #include "storage/base/random.h"
+#include "storage/tier/disk_scrub.h"
 
 #define META_SHARE 12u              /* a twelfth of the budget, 8.3 %, and */
 #define META_BASE_BYTES (16u << 20) /* this, may be metadata */
@@ -150,6 +151,17 @@ static quire_status open_disk(struct qr_store *store, struct qr_error *e)
     return status;
 }
 
+/* Damaged pages that it finds are in quarantine, and told by the log and by metrics; whoever
+ * reads one finds it damaged as well, since what comes from the disk is always verified. */
+static quire_status start_scrub(struct qr_store *store, struct qr_error *e)
+{
+    const struct qr_disk_scrub_config config = {.bytes_per_s =
+                                                    store->config.disk->scrub_bytes_per_s};
+
+    return config.bytes_per_s > 0 ? qr_disk_scrub_start(store->disk, &config, &store->scrub, e)
+                                  : QUIRE_OK;
+}
+
 static void close_disk(struct qr_store *store)
 {
     struct qr_mover *mover = store->mover;
@@ -193,6 +205,8 @@ quire_status qr_store_create_on(const struct qr_store_config *config, struct qr_
         status = qr_durable_open(store, e);
     if (status == QUIRE_OK && store->mover)
         status = qr_mover_start(store, e);
+    if (status == QUIRE_OK && store->mover)
+        status = start_scrub(store, e);
     store->config.disk = NULL; /* the caller's */
     if (status != QUIRE_OK)
         qr_store_destroy(&store);
@@ -241,6 +255,7 @@ void qr_store_destroy(struct qr_store **store)
 
     if (!s)
         return;
+    qr_disk_scrub_stop(&s->scrub);
     if (s->mover && s->mover->runs)
         flush_all(s);
     qr_mover_stop(s);

@@ -31,7 +31,8 @@ struct qr_store_disk_config {
                             disk is nearly full; else durable appends are EFULL then */
     uint64_t tail_log_bytes, index_cache_bytes; /* 0: the defaults */
     uint32_t tail_segment_bytes;
-    void *io; /* struct qr_disk_io of tests; NULL: the system's */
+    uint64_t scrub_bytes_per_s; /* stored pages that are checked in the background; 0: none */
+    void *io;                   /* struct qr_disk_io of tests; NULL: the system's */
 };
 
 struct qr_store_config {

@@ -155,7 +155,8 @@ struct qr_store {
     struct qr_pool *reads;  /* const; of page_read.c */
     struct qr_mover *mover; /* const */
     struct qr_disk *disk;   /* const */
-    bool drop_when_full;    /* const */
+    struct qr_disk_scrub *scrub;  /* const; NULL: none */
+    bool drop_when_full;          /* const */
     uint64_t disk_failures_seen;  /* owner: qr_store_tick */
     uint32_t read_wait_ms;        /* const but for tests: longest wait for one page */
     _Atomic uint64_t ahead_bytes; /* atomic: asked for ahead by all readers */
