@@ -368,11 +368,7 @@ quire_status quire_append_submit(quire_session *session, const struct quire_appe
     struct quire_op *op;
 
     if (!out)
-        return qr_client_fail_text(QUIRE_EINVAL, "out is NULL");
+        return qr_op_no_out();
     const quire_status status = begin(session, append, false, &op);
-    if (status)
-        return status;
-    *out = op;
-    qr_op_submitted(op);
-    return QUIRE_OK;
+    return status ? status : qr_op_hand_over(op, out);
 }

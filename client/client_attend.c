@@ -317,13 +317,9 @@ quire_status quire_attend_submit(quire_session *session, const struct quire_atte
     struct quire_op *op;
 
     if (!out)
-        return qr_client_fail_text(QUIRE_EINVAL, "out is NULL");
+        return qr_op_no_out();
     const quire_status status = begin(session, attend, &op);
-    if (status)
-        return status;
-    *out = op;
-    qr_op_submitted(op);
-    return QUIRE_OK;
+    return status ? status : qr_op_hand_over(op, out);
 }
 
 void quire_merge(float *output_a, float *lse_a, const float *output_b, const float *lse_b,

@@ -125,13 +125,9 @@ quire_status quire_fetch_submit(quire_session *session, const struct quire_fetch
     struct quire_op *op;
 
     if (!out)
-        return qr_client_fail_text(QUIRE_EINVAL, "out is NULL");
+        return qr_op_no_out();
     const quire_status status = checked_start(session, fetch, &op);
-    if (status)
-        return status;
-    *out = op;
-    qr_op_submitted(op);
-    return QUIRE_OK;
+    return status ? status : qr_op_hand_over(op, out);
 }
 
 quire_status quire_op_wait_layer(quire_op *op, uint32_t layer, uint32_t timeout_ms)

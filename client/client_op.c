@@ -312,6 +312,18 @@ void qr_op_submitted(struct quire_op *op)
     qr_op_drop(op);
 }
 
+quire_status qr_op_hand_over(struct quire_op *op, struct quire_op **out)
+{
+    *out = op;
+    qr_op_submitted(op);
+    return QUIRE_OK;
+}
+
+quire_status qr_op_no_out(void)
+{
+    return qr_client_fail_text(QUIRE_EINVAL, "out is NULL");
+}
+
 quire_status quire_op_poll(quire_op *op)
 {
     pthread_mutex_lock(&op->lock);

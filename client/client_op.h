@@ -85,8 +85,12 @@ void qr_op_start(struct quire_op *op, enum qr_method method, enum qr_op_shape sh
                  const struct qr_piece *pieces, size_t count);
 /** Wait for completion, then status as the thread's last error; recycles the operation. */
 quire_status qr_op_join(struct quire_op *op);
-/** Hand the operation to the user: drop the submitter's hold. */
+/** Drop the submitter's hold. */
 void qr_op_submitted(struct quire_op *op);
+/** The end of every quire_..._submit: the operation is the user's. OK. */
+quire_status qr_op_hand_over(struct quire_op *op, struct quire_op **out);
+/** EINVAL of a submit whose `out` is NULL. */
+quire_status qr_op_no_out(void);
 
 /**
  * A control call, synchronous: pack `request`, wait, unpack a reply of `type`. *op_out: holds

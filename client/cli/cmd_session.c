@@ -131,6 +131,18 @@ static quire_status list_all(struct qr_cli *cli, const char *prefix, cJSON *arra
     return status;
 }
 
+/** Parse and connect: QR_ARGS_GO, or how the command ends. */
+static int begin(struct qr_cli *cli, const struct qr_synopsis *synopsis, int argc, char **argv,
+                 char ***operands_out)
+{
+    const int stop = qr_args_parse(cli, synopsis, argc, argv, operands_out);
+
+    if (stop != QR_ARGS_GO)
+        return stop;
+    const int connected = qr_cli_connect(cli);
+    return connected == QR_EXIT_OK ? QR_ARGS_GO : connected;
+}
+
 static int session_ls(struct qr_cli *cli, int argc, char **argv)
 {
     static const struct qr_synopsis synopsis = {
@@ -139,11 +151,8 @@ static int session_ls(struct qr_cli *cli, int argc, char **argv)
         .operands_max = 1,
     };
     char **operands;
-    int stop = qr_args_parse(cli, &synopsis, argc, argv, &operands);
+    int stop = begin(cli, &synopsis, argc, argv, &operands);
     if (stop != QR_ARGS_GO)
-        return stop;
-    stop = qr_cli_connect(cli);
-    if (stop != QR_EXIT_OK)
         return stop;
     const char *prefix = operands[0] != NULL ? operands[0] : "";
     cJSON *root = cli->json ? cJSON_CreateObject() : NULL;
@@ -158,6 +167,7 @@ static int session_ls(struct qr_cli *cli, int argc, char **argv)
         stop = qr_cli_print_json(cli, root);
     } else {
         qr_table_print(table, cli->out);
+        stop = QR_EXIT_OK;
     }
     qr_table_destroy(&table);
     return stop;
@@ -253,11 +263,8 @@ static int session_fork(struct qr_cli *cli, int argc, char **argv)
         .groups = {{NULL, args, 1}},
     };
     char **operands;
-    int stop = qr_args_parse(cli, &synopsis, argc, argv, &operands);
+    int stop = begin(cli, &synopsis, argc, argv, &operands);
     if (stop != QR_ARGS_GO)
-        return stop;
-    stop = qr_cli_connect(cli);
-    if (stop != QR_EXIT_OK)
         return stop;
     const quire_status status =
         quire_session_fork(cli->client, operands[0], operands[1], length);
@@ -278,11 +285,8 @@ static int session_drop(struct qr_cli *cli, int argc, char **argv)
         .groups = {{NULL, args, 1}},
     };
     char **operands;
-    int stop = qr_args_parse(cli, &synopsis, argc, argv, &operands);
+    int stop = begin(cli, &synopsis, argc, argv, &operands);
     if (stop != QR_ARGS_GO)
-        return stop;
-    stop = qr_cli_connect(cli);
-    if (stop != QR_EXIT_OK)
         return stop;
     const quire_status status = quire_session_drop(cli->client, operands[0], force);
     return status == QUIRE_OK ? say_done(cli, "dropped", operands[0])
