@@ -113,7 +113,7 @@ static int server_start(struct store *s, const char *scratch, const struct workl
     struct state *q = s->state;
     struct quire_client_options options;
     quire_client_options_init(&options);
-    options.connect_ms = 10000;
+    options.connect_ms = 60000; /* eight servers start on what cores there are */
     options.local = s->ops->shared;
     if (quire_client_open(target, &options, &q->client))
         return failed(target);
