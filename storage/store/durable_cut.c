@@ -256,7 +256,7 @@ static quire_status reclaim_orphan(struct qr_round *round, const uint8_t id[QR_H
     const struct qr_disk_key key = qr_disk_key_page(id);
     uint8_t value[QR_DISK_PAGE_RECORD_BYTES];
     struct qr_disk_block block = {.place = {0}};
-    struct qr_disk_page record;
+    struct qr_disk_page record = {.named = 0};
     size_t n;
     quire_status status =
         qr_disk_index_get(qr_disk_index_of(round->mover->disk), &key, value, sizeof(value), &n);
