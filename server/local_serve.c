@@ -72,6 +72,7 @@ static bool request_of(struct qr_local_conn *conn, const struct qr_ring_frame *f
     }
     qr_wire_arena_reset(&thread->scratch.arena);
     *out = (struct qr_request){.ns = conn->ns,
+                               .may_wait = true, /* nobody else would take the call */
                                .fragments = room->fragments,
                                .count = room->count,
                                .bytes = room->bytes,
