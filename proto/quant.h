@@ -120,7 +120,7 @@ QR_FORMULA uint16_t qr_quant_scale(uint16_t minimum, uint16_t maximum, uint32_t 
 QR_FORMULA uint16_t qr_quant_symmetric_scale(uint16_t minimum, uint16_t maximum, uint32_t bits)
 {
     const float low = fabsf(qr_f16_to_f32(minimum)), high = fabsf(qr_f16_to_f32(maximum));
-    const float top = (float)(qr_quant_top(bits) / 2u);
+    const float top = (float)((1u << (bits - 1u)) - 1u);
     const uint16_t scale = qr_f16_from_f32((low > high ? low : high) / top);
     return (uint16_t)(scale - (top * qr_f16_to_f32(scale) >= 65520.0f));
 }

@@ -106,6 +106,7 @@ void qr_nuq_choose(const struct qr_nuq_head *h, uint64_t *marks)
     const struct qr_tensor *t = h->tensor;
     const struct grouping g = grouping_of(t);
     uint16_t *positions = h->outliers + 1, *values = positions + h->most, count = 0;
+    of[0] = (struct candidate){0.0f, 0};
     for (uint32_t i = 0; i < g.count; i++)
         of[i] = judge(h, &g, marks, i);
     for (uint32_t n = 0; n < h->most; n++) {

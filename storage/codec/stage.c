@@ -56,6 +56,7 @@ struct stage {
     uint32_t head, heads, channels; /* of the unit */
     float means[QR_STAGE_CHANNELS], norms[QR_STAGE_CHANNELS]; /* encoding: 1 / norm */
     uint32_t signs[QR_DIM_MAX];
+    _Alignas(64) float row[QR_STAGE_CHANNELS]; /* encoding: the token at hand */
 };
 
 static void start(struct stage *s, const struct qr_tensor *t)
@@ -106,24 +107,39 @@ static void rotate(const struct stage *s, float *x)
     }
 }
 
+/* Functions of their own: their stack, probed page by page, is not for every token. */
+
+/** x[place] = what x had in the channel that belongs there. */
+static __attribute__((noinline)) void order(const struct stage *s, float *x)
+{
+    float before[QR_STAGE_CHANNELS];
+    memcpy(before, x, s->channels * sizeof(*x));
+    for (uint32_t i = 0; i < s->channels; i++)
+        x[i] = before[s->order[i]];
+}
+
+static __attribute__((noinline)) void order_back(const struct stage *s, float *x)
+{
+    float before[QR_STAGE_CHANNELS];
+    memcpy(before, x, s->channels * sizeof(*x));
+    for (uint32_t i = 0; i < s->channels; i++)
+        x[s->order[i]] = before[i];
+}
+
 /** One token of the unit to FP16 as the codec within sees it. */
-static void forward(const struct stage *s, const struct qr_rows *in, uint32_t token,
-                    uint16_t *out)
+static void forward(struct stage *s, const struct qr_rows *in, uint32_t token, uint16_t *out)
 {
     const struct qr_codec_spec *spec = &s->tensor->spec;
     const uint32_t dim = s->tensor->dim;
-    _Alignas(64) float row[QR_STAGE_CHANNELS], ordered[QR_STAGE_CHANNELS], *x = row;
+    float *x = s->row;
     for (uint32_t h = 0; h < s->heads; h++)
         qr_row_kernels()->widen(in->data + token * in->token_stride +
                                     (s->head + h) * in->head_stride,
-                                dim, row + (size_t)h * dim);
+                                dim, x + (size_t)h * dim);
     if (s->affine)
-        s->k->shift(row, s->channels, s->means, s->norms);
-    if (s->order) {
-        for (uint32_t i = 0; i < s->channels; i++)
-            ordered[i] = row[s->order[i]];
-        x = ordered;
-    }
+        s->k->shift(x, s->channels, s->means, s->norms);
+    if (s->order)
+        order(s, x);
     if (s->flips)
         s->k->flip(x, dim, s->signs);
     rotate(s, x);
@@ -196,15 +212,11 @@ static void backward(const struct stage *s, float *x, uint32_t token,
 {
     const struct qr_row_kernels *rows = qr_row_kernels();
     const uint32_t dim = s->tensor->dim;
-    _Alignas(64) float ordered[QR_STAGE_CHANNELS];
     rotate(s, x);
     if (s->flips)
         s->k->flip(x, dim, s->signs);
-    if (s->order) {
-        for (uint32_t i = 0; i < s->channels; i++)
-            ordered[s->order[i]] = x[i];
-        x = ordered;
-    }
+    if (s->order)
+        order_back(s, x);
     if (s->affine)
         s->k->restore(x, s->channels, s->norms, s->means);
     else
