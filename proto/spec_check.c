@@ -58,7 +58,7 @@ static quire_status unknown_codec(uint16_t codec, const char *tensor, struct qr_
 {
     char known[128] = "";
     size_t used = 0;
-    for (uint16_t id = 0; id < LIMITS_COUNT; id++)
+    for (uint32_t id = 0; id < LIMITS_COUNT; id++)
         if (limits[id].name)
             used += (size_t)snprintf(known + used, sizeof(known) - used, "%s%u (%s)",
                                      used ? ", " : "", id, limits[id].name);

@@ -142,12 +142,12 @@ static quire_status take_codec(const char *name, bool key, struct qr_codec_spec 
                                struct qr_error *e)
 {
     char known[96] = "";
-    for (uint16_t id = QR_CODEC_RAW; id <= QR_CODEC_NUQ; id++) {
-        const char *have = qr_codec_name(id);
+    for (uint32_t id = QR_CODEC_RAW; id <= QR_CODEC_NUQ; id++) {
+        const char *have = qr_codec_name((uint16_t)id);
         if (!have)
             continue;
         if (strcmp(have, name) == 0) {
-            qr_spec_default(id, key, out);
+            qr_spec_default((uint16_t)id, key, out);
             return QUIRE_OK;
         }
         const size_t used = strlen(known);
@@ -164,7 +164,7 @@ quire_status qr_spec_parse(const char *text, bool key, struct qr_codec_spec *out
     if (strlen(text) >= sizeof(copy))
         return qr_error_set(e, QUIRE_EINVAL, "codec of %zu bytes: at most %zu expected",
                             strlen(text), sizeof(copy) - 1);
-    strcpy(copy, text);
+    memcpy(copy, text, strlen(text) + 1);
     char *rest = strchr(copy, ':');
     if (rest)
         *rest++ = '\0';

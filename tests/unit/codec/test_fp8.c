@@ -109,9 +109,9 @@ static void tensors_come_back(void **state)
 {
     (void)state;
     for (uint32_t format = 0; format < 2; format++)
-        for (uint8_t axis = QR_AXIS_TOKEN; axis <= QR_AXIS_HEAD; axis++) {
+        for (uint32_t axis = QR_AXIS_TOKEN; axis <= QR_AXIS_HEAD; axis++) {
             round_trip((struct qr_codec_spec){
-                .codec = QR_CODEC_FP8, .bits = 8, .axis = axis, .param = {0, format}});
+                .codec = QR_CODEC_FP8, .bits = 8, .axis = (uint8_t)axis, .param = {0, format}});
             for (uint32_t i = 0; i < TOKENS * HEADS * DIM; i++) {
                 const uint32_t token = i / (HEADS * DIM), head = i / DIM % HEADS;
                 const double want = (double)qr_f16_to_f32(x[i]);
