@@ -14,6 +14,7 @@
 
 #define QUIRE "/quire.v1.Quire/"
 #define HEALTH "/grpc.health.v1.Health/"
+#define REFLECTION(version) "/grpc.reflection." version ".ServerReflection/ServerReflectionInfo"
 
 const struct qr_method qr_service_methods[] = {
     {.path = QUIRE "Hello", .kind = QR_METHOD_UNARY, .handle = qr_handle_hello},
@@ -54,6 +55,14 @@ const struct qr_method qr_service_methods[] = {
      .kind = QR_METHOD_WATCH,
      .always = true,
      .handle = qr_handle_health_watch},
+    {.path = REFLECTION("v1"),
+     .kind = QR_METHOD_CONVERSATION,
+     .always = true,
+     .handle = qr_handle_reflection},
+    {.path = REFLECTION("v1alpha"),
+     .kind = QR_METHOD_CONVERSATION,
+     .always = true,
+     .handle = qr_handle_reflection},
 };
 const size_t qr_service_method_count =
     sizeof(qr_service_methods) / sizeof(qr_service_methods[0]);

@@ -75,7 +75,8 @@ struct qr_range_list {
 /** Fill messages and pointers from the first `count` ranges. */
 void qr_range_list_fill(struct qr_range_list *list, size_t count);
 
-qr_handler qr_handle_hello, qr_handle_stat, qr_handle_health, qr_handle_health_watch;
+qr_handler qr_handle_hello, qr_handle_stat, qr_handle_health, qr_handle_health_watch,
+    qr_handle_reflection;
 qr_handler qr_handle_register_model, qr_handle_get_model;
 qr_handler qr_handle_open_session, qr_handle_close_session, qr_handle_drop_session,
     qr_handle_get_session, qr_handle_list_sessions, qr_handle_fork_session,
