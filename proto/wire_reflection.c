@@ -331,7 +331,7 @@ static quire_status read_question(const struct qr_wire_fragment *fragments, size
                             (unsigned long long)all.bytes, sizeof(q->bytes));
     q->n = (size_t)all.bytes;
     (void)qr_wire_cursor_read(&all, q->bytes, q->n);
-    const struct qr_wire_fragment whole = {q->bytes, q->n};
+    const struct qr_wire_fragment whole = {.data = q->bytes, .bytes = q->n};
     struct qr_wire_cursor at = cursor_of(&whole);
     while ((next = qr_wire_next_field(&at, &field, &why)) == WIRE_FIELD) {
         if (field.type != WIRE_LEN)
@@ -378,7 +378,7 @@ quire_status qr_wire_reflect(const void *set, size_t set_bytes,
                              uint8_t *out, size_t capacity, size_t *bytes_out,
                              struct qr_error *e)
 {
-    const struct qr_wire_fragment whole = {set, set_bytes};
+    const struct qr_wire_fragment whole = {.data = set, .bytes = set_bytes};
     const struct qr_wire_cursor files = cursor_of(&whole);
     struct question q = {.kind = 0};
     struct text file = {NULL, 0};

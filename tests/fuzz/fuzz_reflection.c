@@ -22,7 +22,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
     assert(answer);
     for (size_t cut = 0; cut <= size; cut += size / 3 + 1) {
-        const struct qr_wire_fragment pieces[] = {{data, cut}, {data + cut, size - cut}};
+        const struct qr_wire_fragment pieces[] = {{.data = data, .bytes = cut},
+                                                  {.data = data + cut, .bytes = size - cut}};
         const quire_status status = qr_wire_reflect(qr_descriptor_set, qr_descriptor_set_bytes,
                                                     pieces, 2, answer, ANSWER_MAX, &n, &e);
         if (status) {

@@ -32,7 +32,7 @@ static quire_status reflect(const uint8_t *request, size_t n, size_t capacity,
     struct qr_wire_fragment pieces[256];
 
     for (size_t i = 0; i < n; i++)
-        pieces[i] = (struct qr_wire_fragment){request + i, 1};
+        pieces[i] = (struct qr_wire_fragment){.data = request + i, .bytes = 1};
     memset(answer, 0xee, sizeof(answer));
     return qr_wire_reflect(qr_descriptor_set, qr_descriptor_set_bytes, pieces, n, answer,
                            capacity, &answer_bytes, e);
@@ -204,7 +204,7 @@ static void requests_that_cannot_be_are_refused(void **state)
         assert_true(e.text[0] != 0);
     }
     static uint8_t large[QR_REFLECTION_REQUEST_MAX + 1];
-    const struct qr_wire_fragment whole = {large, sizeof(large)};
+    const struct qr_wire_fragment whole = {.data = large, .bytes = sizeof(large)};
     assert_status(QUIRE_EINVAL,
                   qr_wire_reflect(qr_descriptor_set, qr_descriptor_set_bytes, &whole, 1, answer,
                                   sizeof(answer), &answer_bytes, &e));
