@@ -8,7 +8,6 @@
 #include "attend.h"
 
 #include <math.h>
-#include <string.h>
 
 #define PROXIES 2u /* a KV head; keys of the page itself, at one and two thirds of it */
 #define ALIGN 64u
@@ -167,7 +166,9 @@ void qr_receipt_copy(void *to, const void *from)
 {
     struct qr_page_header *header = to;
     const struct qr_page_header *other = from;
-    if (memcmp(&header->receipt, &other->receipt, sizeof(header->receipt)) == 0)
+    const struct qr_receipt *a = &header->receipt, *b = &other->receipt;
+    if (a->metric == b->metric && a->queries == b->queries && a->error == b->error &&
+        a->key_error == b->key_error && a->value_error == b->value_error)
         return;
     header->receipt = other->receipt;
     qr_page_finish(to);

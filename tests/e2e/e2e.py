@@ -129,17 +129,18 @@ def generate(model, ids, first, cache, count):
 
 
 def restored_generation(model, server, ids):
-    """A session of raw pages, closed and opened again, goes on as if nothing had been."""
+    """A session of raw pages, closed and opened again, goes on as if nothing had been. Keys are rotated by the same
+    arithmetic in both runs: fetched with RoPE they differ by 2^-20, and after 52 tokens greedy meets a tie of that."""
     whole = smollm2.Fp16Cache()
     model.run(ids[:-1], whole)
     wanted = generate(model, ids, len(ids) - 1, whole, GENERATED)
     name = f"e2e-restored-{os.getpid()}"
     session = Session(server, name, {"key": "raw", "value": "raw"}, PRE)
-    model.run(ids[:-1], SessionCache(session, False))
+    model.run(ids[:-1], SessionCache(session, False, rotate_here=True))
     session.close()
     session = Session(server, name)
     try:
-        got = generate(model, ids, len(ids) - 1, SessionCache(session, False), GENERATED)
+        got = generate(model, ids, len(ids) - 1, SessionCache(session, False, rotate_here=True), GENERATED)
     finally:
         session.drop()
     return wanted, got

@@ -59,7 +59,7 @@ class Server:
         self.process = subprocess.Popen([os.path.join(BINARY, "server/quired"), "--listen", target, "--memory", "512MiB"],
                                         stdout=self.log, stderr=self.log)
         self.client = library.ffi.new("quire_client **")
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while library.lib.quire_client_open(target.encode(), library.ffi.NULL, self.client):
             if time.monotonic() > deadline or self.process.poll() is not None:
                 self.stop()
@@ -125,15 +125,15 @@ class Session:
             "value": ffi.cast("const void *const *", values)})
         self.library.check(self.library.lib.quire_append(self.handle[0], request, ffi.NULL))
 
-    def fetch(self, layer, tokens):
-        """Rotated keys, and values, FP32 [tokens][KV_HEADS][DIM]."""
+    def fetch(self, layer, tokens, rotate=True):
+        """Keys, rotated by the client unless told otherwise, and values, FP32 [tokens][KV_HEADS][DIM]."""
         ffi = self.library.ffi
         key, value = (np.empty((tokens, smollm2.KV_HEADS, smollm2.DIM), np.float32) for _ in range(2))
         keys, values = (ffi.new("void *[1]", [ffi.cast("void *", x.ctypes.data)]) for x in (key, value))
         request = ffi.new("struct quire_fetch *", {
             "position": 0, "tokens": tokens, "first_layer": layer, "layers": 1, "dtype": self.library.lib.QUIRE_F32,
             "key": ffi.cast("void *const *", keys), "value": ffi.cast("void *const *", values),
-            "rotate": self.stored == PRE})
+            "rotate": rotate and self.stored == PRE})
         if tokens:
             self.library.check(self.library.lib.quire_fetch(self.handle[0], request))
         return key, value
@@ -153,10 +153,11 @@ class Session:
 
 class SessionCache:
     """A session as the model's cache. `served`: a block sees the session as it was before the block came, and
-    itself in FP16; else the block goes in first, and with a window of 0 it comes back from pages, too."""
+    itself in FP16; else the block goes in first, and with a window of 0 it comes back from pages, too.
+    `rotate_here`: keys come as they are stored, and numpy rotates them."""
 
-    def __init__(self, session, served):
-        self.session, self.served = session, served
+    def __init__(self, session, served, rotate_here=False):
+        self.session, self.served, self.rotate_here = session, served, rotate_here
 
     def exchange(self, layer, first, key, value):
         positions, turned = np.arange(first, first + len(key)), key
@@ -164,7 +165,8 @@ class SessionCache:
             turned = rotate16(key, positions)
         if not self.served:
             self.session.append(layer, first, turned, value)
-            return self.session.fetch(layer, first + len(key))
+            keys, values = self.session.fetch(layer, first + len(key), not self.rotate_here)
+            return smollm2.rotate(keys, np.arange(len(keys))) if self.rotate_here else keys, values
         old_key, old_value = self.session.fetch(layer, first)
         self.session.append(layer, first, turned, value)
         own = smollm2.rotate(key.astype(np.float32), positions)
