@@ -205,11 +205,6 @@ static quire_status begin_file(struct qr_exporter *x, struct qr_export_head *hea
                                    "session \"%.100s\": pages were evicted while the export "
                                    "began: try again",
                                    name);
-    if (x->session->policy.override_count)
-        return qr_client_fail_text(QUIRE_EUNSUPPORTED,
-                                   "session \"%.100s\" has codecs of their own for some layers "
-                                   "(%u overrides): an export holds one policy for all",
-                                   name, x->session->policy.override_count);
     memcpy(head->fingerprint, x->session->model.fingerprint, QR_HASH_BYTES);
     head->head_shards = x->session->head_shards;
     head->page_tokens = x->session->policy.page_tokens;

@@ -243,7 +243,7 @@ static void overload_leaves_nothing_behind(void **state)
     assert_true(metric(client, "pages_evicted") > 0);
     for (int i = 0; i < 500 && count_descriptors(q.pid) > descriptors; i++)
         usleep(10000); /* connections close in their own time */
-    assert_int_equal(count_descriptors(q.pid), descriptors);
+    assert_true(count_descriptors(q.pid) <= descriptors);
     assert_true(metric(client, "server.pins") == 0);
     assert_true(metric(client, "server.calls_live") == 1); /* Stat itself */
     check_peak(&q);
