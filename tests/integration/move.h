@@ -52,7 +52,8 @@ static inline int mem_read(void *context, void *bytes, size_t capacity, size_t *
     n = n > 100003 ? 100003 : n;
     if (f->fail_at && f->at + n > f->fail_at)
         return EIO;
-    memcpy(bytes, f->bytes + f->at, n);
+    if (n > 0)
+        memcpy(bytes, f->bytes + f->at, n);
     f->at += n;
     *bytes_out = n;
     return 0;
