@@ -72,6 +72,7 @@ static pid_t server_fork(int *ready_out)
         for (size_t i = 0; i < ARRAY_LEN(ours); i++)
             unsetenv(ours[i]); /* quired would take them for its own */
         dup2(ready[1], 9);
+        fcntl(9, F_SETFD, 0); /* when it was 9 before */
         execl(program, program, "--listen", target, "--memory", "16MiB", "--huge-pages",
               "false", "--disk", size, "--tail-log", "12MiB", "--ready-fd", "9", "--log-level",
               "error", (char *)NULL);
