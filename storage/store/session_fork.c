@@ -159,7 +159,7 @@ quire_status qr_session_fork(struct qr_store *store, uint32_t ns, const char *fr
                              struct qr_session_info *out, struct qr_error *e)
 {
     struct qr_session *from = qr_session_acquire_name(store, ns, from_name);
-    struct qr_session *to;
+    struct qr_session *to = NULL;
 
     if (!from)
         return qr_session_gone(e, from_name);
