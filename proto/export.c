@@ -300,7 +300,7 @@ static void step(struct qr_export_walk *walk, const struct qr_export_record *rec
 quire_status qr_export_take(struct qr_export_walk *walk, const struct qr_export_mark *mark,
                             const void *payload, bool verify, struct qr_error *e)
 {
-    struct qr_export_record record;
+    struct qr_export_record record = {0};
     quire_status status = qr_export_record(walk, mark, &record, e);
 
     if (status)

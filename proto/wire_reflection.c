@@ -64,7 +64,7 @@ static struct text text_of(const char *s)
 
 static bool same(struct text a, struct text b)
 {
-    return a.n == b.n && memcmp(a.at, b.at, a.n) == 0;
+    return a.n == b.n && (a.n == 0 || memcmp(a.at, b.at, a.n) == 0);
 }
 
 /* A LEN field of bytes that lie in one fragment. */

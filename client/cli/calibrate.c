@@ -180,7 +180,7 @@ double qr_calibrate_levels(const struct qr_calibrate_histogram *h, uint32_t bits
                            uint16_t *levels, double *uniform)
 {
     const uint32_t count = 1u << bits;
-    double z[LEVELS_MAX];
+    double z[LEVELS_MAX] = {0};
     for (uint32_t i = 0; i < count; i++)
         z[i] = 2.0 * i / (count - 1) - 1;
     *uniform = mean_error(h, z, count);

@@ -159,6 +159,7 @@ static void each_flipped_byte_of_a_small_file_is_refused(void **state)
 /* ---- imports that break -------------------------------------------------------------------
  */
 
+/* NOLINTNEXTLINE(readability-function-size): one import, broken at each of its steps */
 static void imports_that_break_go_on(void **state)
 {
     struct quire_transfer t;
