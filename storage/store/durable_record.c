@@ -139,7 +139,9 @@ quire_status qr_record_session(struct qr_round *round, bool first)
     record.used_us = used_us(session, used_ms);
     summarize(session, &record);
     qr_disk_batch_put(&round->batch, &key, bytes, qr_disk_session_write(&record, bytes));
+    pthread_mutex_lock(&session->lock);
     session->save.used_ms = used_ms;
+    pthread_mutex_unlock(&session->lock);
     if (!first)
         return QUIRE_OK;
     qr_record_namespace(qr_store_namespace_of(session->store, session->ns), session->ns,
