@@ -64,9 +64,9 @@ static int parse(struct qr_cli *cli, struct job *job, int argc, char **argv)
     job->path = operands[0];
     if (!job->output)
         return qr_cli_fail_usage(cli, "-o FILE is missing");
-    if (!qr_model_args_given(&job->model))
-        return qr_cli_fail_usage(cli, "the model is missing: --model FILE or --rope "
-                                      "none|pre|post");
+    const int wrong = qr_model_args_need(cli, &job->model);
+    if (wrong != QR_ARGS_GO)
+        return wrong;
     struct qr_error e = {0};
     if (qr_spec_parse(job->key_codec ? job->key_codec : "nuq", true, &job->spec[0], &e) ||
         qr_spec_parse(job->value_codec ? job->value_codec : "nuq", false, &job->spec[1], &e))

@@ -86,30 +86,35 @@ static int parse(struct qr_cli *cli, struct job *job, int argc, char **argv)
         .groups = {{NULL, args, sizeof(args) / sizeof(args[0])},
                    {"Pages, unless an encoding says otherwise", pages,
                     sizeof(pages) / sizeof(pages[0])},
-                   {"Model (default: that of tests/data)", job->model.args, QR_MODEL_ARGS}},
+                   {"Model", job->model.args, QR_MODEL_ARGS}},
     };
     char **operands;
     const int stop = qr_args_parse(cli, &synopsis, argc, argv, &operands);
     if (stop != QR_ARGS_GO)
         return stop;
     job->path = operands[0];
-    return check(cli, job);
+    const int wrong = check(cli, job);
+    return wrong == QR_ARGS_GO ? qr_model_args_need(cli, &job->model) : wrong;
 }
 
-static int make_variants(struct qr_cli *cli, struct job *job)
+static struct qr_eval_variant base_variant(const struct job *job)
 {
     struct qr_eval_variant base = {.served = job->served};
-    struct qr_error e = {0};
     qr_policy_default(&base.policy);
     base.policy.page_tokens = (uint16_t)job->page;
     base.policy.window = (uint16_t)job->window;
     base.policy.sink_rows = (uint16_t)job->sinks;
     base.policy.outlier_rows = (uint16_t)job->outliers;
-    if (job->axes) {
-        job->count = qr_eval_variants_axes(&base, job->bits, job->group,
-                                           job->model.stored == QUIRE_ROPE_PRE, job->variants);
+    return base;
+}
+
+/** Of --codec and --sweep; --axes has to know the model first. */
+static int make_variants(struct qr_cli *cli, struct job *job)
+{
+    const struct qr_eval_variant base = base_variant(job);
+    struct qr_error e = {0};
+    if (job->axes)
         return QR_EXIT_OK;
-    }
     static const char *const standard[] = {"chan"};
     const char *const *texts = job->codecs.count ? job->codecs.items : standard;
     const size_t count = job->codecs.count ? job->codecs.count : 1;
@@ -177,6 +182,12 @@ static int run(struct qr_cli *cli, struct job *job)
         qr_kv_file_open(job->path, QR_KV_NEED_KV | QR_KV_NEED_QUERY, &job->kv, &e);
     if (status == QUIRE_OK)
         status = qr_model_args_take(&job->model, &job->kv, model, &e);
+    if (status == QUIRE_OK && job->axes) {
+        const struct qr_eval_variant base = base_variant(job);
+        job->count = qr_eval_variants_axes(&base, job->bits, job->group,
+                                           model->layers[0].rope_stored == QUIRE_ROPE_PRE,
+                                           job->variants);
+    }
     if (status == QUIRE_OK)
         status = qr_eval_run(&job->kv, model, &options, job->variants, job->count,
                              cli->terminal && !cli->quiet && !cli->json ? cli->err : NULL,
@@ -203,9 +214,6 @@ int qr_cmd_eval(struct qr_cli *cli, int argc, char **argv)
     job->sinks = 4;
     job->outliers = 4;
     qr_model_args_init(&job->model);
-    job->model.name = "SmolLM2-135M";
-    job->model.stored = QUIRE_ROPE_PRE;
-    job->model.theta = 100000;
     int result = parse(cli, job, argc, argv);
     if (result == QR_ARGS_GO) {
         result = make_variants(cli, job);

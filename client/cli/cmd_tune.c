@@ -65,14 +65,15 @@ static int parse(struct qr_cli *cli, struct qr_tune *job, int argc, char **argv)
         .operands_max = 1,
         .groups = {{NULL, args, sizeof(args) / sizeof(args[0])},
                    {"Pages", pages, sizeof(pages) / sizeof(pages[0])},
-                   {"Model (default: that of tests/data)", job->model.args, QR_MODEL_ARGS}},
+                   {"Model", job->model.args, QR_MODEL_ARGS}},
     };
     char **operands;
     const int stop = qr_args_parse(cli, &synopsis, argc, argv, &operands);
     if (stop != QR_ARGS_GO)
         return stop;
     job->path = operands[0];
-    return check(cli, job);
+    const int wrong = check(cli, job);
+    return wrong == QR_ARGS_GO ? qr_model_args_need(cli, &job->model) : wrong;
 }
 
 /** Candidates of a side, the least error first. */
@@ -217,9 +218,6 @@ int qr_cmd_tune(struct qr_cli *cli, int argc, char **argv)
     t->sinks = 4;
     t->side[0].key = true;
     qr_model_args_init(&t->model);
-    t->model.name = "SmolLM2-135M";
-    t->model.stored = QUIRE_ROPE_PRE;
-    t->model.theta = 100000;
     int result = parse(cli, t, argc, argv);
     if (result == QR_ARGS_GO)
         result = run(cli, t);

@@ -113,6 +113,13 @@ bool qr_model_args_given(const struct qr_model_args *model)
     return model->path != NULL || model->stored >= 0;
 }
 
+int qr_model_args_need(struct qr_cli *cli, const struct qr_model_args *model)
+{
+    if (qr_model_args_given(model))
+        return QR_ARGS_GO;
+    return qr_cli_fail_usage(cli, "the model is missing: --model FILE or --rope none|pre|post");
+}
+
 static quire_status infer_model(const struct qr_model_args *m, const struct qr_kv_file *kv,
                                 struct qr_model_file *out, struct qr_error *e)
 {

@@ -39,6 +39,9 @@ struct qr_model_args {
 void qr_model_args_init(struct qr_model_args *model);
 /** True when the options describe a model at all. */
 bool qr_model_args_given(const struct qr_model_args *model);
+/** QR_ARGS_GO, or the exit code of a usage error that says what is missing: for commands whose
+ * figures would be wrong with another model's RoPE. */
+int qr_model_args_need(struct qr_cli *cli, const struct qr_model_args *model);
 /** Make the model. Errors: those of qr_model_file_read; EINVAL. */
 quire_status qr_model_args_take(const struct qr_model_args *model, const struct qr_kv_file *kv,
                                 struct qr_model_file *out, struct qr_error *e);

@@ -80,9 +80,12 @@ static void wrong_lines_are_usage_errors(void **state)
         {"bench --layers 513 f", "--layers 513"},
         {"bench --block 0 f", "--block 0"},
         {"eval", "wanted: FILE"},
+        {"eval f", "the model is missing"},
+        {"tune f", "the model is missing"},
         {"tune --bits 17 f", "--bits 17"},
         {"tune --outliers 5 f", "too large"},
-        {"eval --codec nonsense f", "--codec nonsense: codec \"nonsense\" is not known"},
+        {"eval --rope pre --codec nonsense f",
+         "--codec nonsense: codec \"nonsense\" is not known"},
         {"eval --axes --sweep f", "no --codec, no --sweep"},
         {"eval --threads 300 f", "--threads 300"},
         {"eval --outliers 5 f", "too large"},
@@ -152,10 +155,10 @@ static void absent_servers_have_their_own_exit_code(void **state)
 
 static void bad_files_are_named_before_the_server_is_asked(void **state)
 {
-    static const char *const lines[] = {"append s no/file",       "attend s no/file out",
-                                        "demo no/file",           "bench no/file",
-                                        "eval no/file",           "tune no/file",
-                                        "model register no/file", "inspect --file no/file"};
+    static const char *const lines[] = {
+        "append s no/file",       "attend s no/file out",    "demo no/file",
+        "bench no/file",          "eval --rope pre no/file", "tune --rope pre no/file",
+        "model register no/file", "inspect --file no/file"};
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(lines); i++) {
         assert_int_equal(run(lines[i]), QR_EXIT_FAILED);

@@ -131,7 +131,8 @@ static void the_sample_gives_a_policy_that_reads_back(void **state)
     snprintf(path, sizeof(path), "%s/quire_tune_%ld.json", scratch ? scratch : "/tmp",
              (long)getpid());
     snprintf(line, sizeof(line),
-             "tune --uniform --json --bits 4 --queries 64 --out %s --key-codec chan:bits=2 "
+             "tune --rope pre --rope-theta 100000 --uniform --json --bits 4 --queries 64 --out "
+             "%s --key-codec chan:bits=2 "
              "--key-codec "
              "chan:bits=4,group=128 --key-codec chan:bits=8 --value-codec chan:bits=2 "
              "--value-codec chan:bits=3,group=64 %s/smollm2_kv.safetensors",
@@ -153,7 +154,9 @@ static void the_sample_gives_a_policy_that_reads_back(void **state)
     cJSON_Delete(root);
     /* With overrides: within the budget, and no worse. */
     snprintf(line, sizeof(line),
-             "tune --json --bits 3.2 --queries 64 %s/smollm2_kv.safetensors", folder);
+             "tune --rope pre --rope-theta 100000 --json --bits 3.2 --queries 64 "
+             "%s/smollm2_kv.safetensors",
+             folder);
     assert_int_equal(run(line), QR_EXIT_OK);
     root = cJSON_Parse(printed);
     assert_ok(qr_policy_file_parse(printed, &policy, NULL));
