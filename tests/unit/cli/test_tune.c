@@ -166,8 +166,8 @@ static void the_sample_gives_a_policy_that_reads_back(void **state)
     assert_true(cJSON_GetObjectItem(tuned, "output_error")->valuedouble <
                 cJSON_GetObjectItem(tuned, "uniform_output_error")->valuedouble);
     cJSON_Delete(root);
-    snprintf(line, sizeof(line), "tune --bits 2 %s/smollm2_kv.safetensors --queries 16",
-             folder);
+    snprintf(line, sizeof(line),
+             "tune --rope pre --bits 2 %s/smollm2_kv.safetensors --queries 16", folder);
     assert_int_equal(run(line), QR_EXIT_FAILED);
 }
 
