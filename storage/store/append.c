@@ -345,8 +345,7 @@ size_t qr_durable_bytes(void)
 
 static quire_status not_durable(quire_status status, struct qr_error *e)
 {
-    qr_error_set(e, status, "the rows are in memory, but not on disk: %s",
-                 qr_status_text(status));
+    qr_error_set(e, status, "the rows are in memory, but not on disk: %s", qr_disk_why(status));
     if (e && (status == QUIRE_EFULL || status == QUIRE_ETIMEOUT))
         e->retry_after_ms = QR_RETRY_DISK_MS;
     return status;

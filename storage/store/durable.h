@@ -161,6 +161,15 @@ bool qr_mover_wants_write_back(struct qr_store *store);
 /** Look at the marks; on the mover's thread. */
 void qr_mover_relieve(struct qr_mover *mover);
 
+/** Why something is not on disk, and what helps; static. */
+static inline const char *qr_disk_why(quire_status status)
+{
+    return status == QUIRE_EFULL ? "the disk is full: raise a cap (--disk), make room in its "
+                                   "file systems, or drop sessions"
+           : status == QUIRE_ETIMEOUT ? "a device of the disk does not answer"
+                                      : qr_status_text(status);
+}
+
 /* ---- durable_round.c ----------------------------------------------------------------------
  */
 

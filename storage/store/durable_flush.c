@@ -119,7 +119,7 @@ static quire_status flush(struct qr_session *session, struct qr_error *e)
     if (status == QUIRE_OK)
         return status;
     qr_error_set(e, status, "session \"%s\" is in memory, but not on disk: %s", session->name,
-                 qr_status_text(status));
+                 qr_disk_why(status));
     if (e && (status == QUIRE_EFULL || status == QUIRE_ETIMEOUT))
         e->retry_after_ms = QR_RETRY_DISK_MS;
     return status;

@@ -64,7 +64,7 @@ quire_status qr_durable_model(struct qr_store *store, const struct qr_model *mod
         status = qr_disk_commit_wait(store->disk, &commit);
         if (status != QUIRE_OK)
             qr_error_set(e, status, "model \"%s\" is registered, but not on disk: %s",
-                         model->name, qr_status_text(status));
+                         model->name, qr_disk_why(status));
     }
     qr_disk_batch_free(&batch);
     return status;

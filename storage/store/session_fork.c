@@ -151,7 +151,7 @@ static quire_status save_fork(struct qr_session *to, struct qr_error *e)
     if (status == QUIRE_OK)
         return status;
     return qr_error_set(e, status, "fork \"%s\" is in memory, but not on disk: %s", to->name,
-                        qr_status_text(status));
+                        qr_disk_why(status));
 }
 
 quire_status qr_session_fork(struct qr_store *store, uint32_t ns, const char *from_name,
@@ -263,7 +263,7 @@ quire_status qr_session_truncate(struct qr_store *store, uint32_t ns, uint64_t h
     if (status == QUIRE_OK && durable && (status = qr_durable_wait(session)) != QUIRE_OK)
         (void)qr_error_set(e, status,
                            "session \"%s\" is cut, but the disk could not note it: %s",
-                           session->name, qr_status_text(status));
+                           session->name, qr_disk_why(status));
     if (status == QUIRE_OK)
         status = qr_session_describe(session, out, e);
     qr_session_release(session);
