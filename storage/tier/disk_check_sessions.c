@@ -74,7 +74,7 @@ static void found_tokens(struct qr_check *check, enum qr_disk_finding_kind kind,
 
 /* ---- lanes ------------------------------------------------------------------------------ */
 
-struct lane_walk {
+struct record_walk {
     struct qr_check *check;
     struct strangers strangers;
 };
@@ -82,7 +82,7 @@ struct lane_walk {
 static bool lane_entry(void *arg, const uint8_t *key, size_t key_bytes, const uint8_t *value,
                        size_t value_bytes)
 {
-    struct lane_walk *walk = arg;
+    struct record_walk *walk = arg;
     struct qr_check *check = walk->check;
     struct qr_disk_lane record;
     uint32_t number;
@@ -109,12 +109,14 @@ static bool lane_entry(void *arg, const uint8_t *key, size_t key_bytes, const ui
     return true;
 }
 
-static quire_status walk_lanes(struct qr_check *check)
+/** Records of one kind that belong to a session each. */
+static quire_status walk_records(struct qr_check *check, uint8_t kind, const char *what,
+                                 qr_disk_index_each_fn *each)
 {
-    const struct qr_disk_key prefix = {.bytes = {QR_DISK_KEY_LANE}, .n = 1};
-    struct lane_walk walk = {.check = check, .strangers = {.what = "lane records"}};
+    const struct qr_disk_key prefix = {.bytes = {kind}, .n = 1};
+    struct record_walk walk = {.check = check, .strangers = {.what = what}};
     const quire_status status =
-        qr_disk_index_each(check->index, &prefix, lane_entry, &walk, check->e);
+        qr_disk_index_each(check->index, &prefix, each, &walk, check->e);
 
     strangers_tell(check, &walk.strangers);
     return status;
@@ -222,7 +224,7 @@ static quire_status walk_blocks(struct qr_check *check)
 static bool tokens_entry(void *arg, const uint8_t *key, size_t key_bytes, const uint8_t *value,
                          size_t value_bytes)
 {
-    struct lane_walk *walk = arg;
+    struct record_walk *walk = arg;
     uint32_t head[4]; /* version, fixed, chained, count */
 
     if (value_bytes >= sizeof(head))
@@ -233,17 +235,6 @@ static bool tokens_entry(void *arg, const uint8_t *key, size_t key_bytes, const 
     else if (!qr_check_session(walk->check, key + 1))
         strangers_add(walk->check, &walk->strangers, key, key_bytes);
     return true;
-}
-
-static quire_status walk_tokens(struct qr_check *check)
-{
-    const struct qr_disk_key prefix = {.bytes = {QR_DISK_KEY_TOKENS}, .n = 1};
-    struct lane_walk walk = {.check = check, .strangers = {.what = "token ids"}};
-    const quire_status status =
-        qr_disk_index_each(check->index, &prefix, tokens_entry, &walk, check->e);
-
-    strangers_tell(check, &walk.strangers);
-    return status;
 }
 
 /* ---- manifests -------------------------------------------------------------------------- */
@@ -467,12 +458,12 @@ static void check_names(struct qr_check *check, struct qr_check_page *page)
 quire_status qr_check_manifests(struct qr_check *check)
 {
     struct qr_check_page *pages = qr_check_pages(check);
-    quire_status status = walk_lanes(check);
+    quire_status status = walk_records(check, QR_DISK_KEY_LANE, "lane records", lane_entry);
 
     if (status == QUIRE_OK && !check->no_memory)
         status = walk_blocks(check);
     if (status == QUIRE_OK && !check->no_memory)
-        status = walk_tokens(check);
+        status = walk_records(check, QR_DISK_KEY_TOKENS, "token ids", tokens_entry);
     if (status == QUIRE_OK && !check->no_memory)
         status = walk_manifests(check);
     if (status != QUIRE_OK || check->no_memory)
